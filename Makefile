@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+# Short names for what CMake and tests/run do. Each configuration has its own build directory.
+BUILD ?= build
+PREFIX ?= /usr/local
+CMAKE_FLAGS ?=
+C_FILES = $(shell git ls-files '*.c' '*.h')
+
+all: $(BUILD)/build.ninja
+	cmake --build $(BUILD)
+
+$(BUILD)/build.ninja:
+	cmake -G Ninja -B $(BUILD) -DPLAIT_WERROR=ON $(CMAKE_FLAGS)
+
+setup:
+	tools/setup
+
+demo: setup
+	$(MAKE) all
+	tools/demo $(BUILD)/plait
+
+check: setup
+	tests/run check
+
+check-long: setup
+	tests/run check-long
+
+sanitize: setup
+	tests/run sanitize
+
+lint:
+	tests/style/style.sh
+
+format:
+	clang-format -i $(C_FILES)
+
+install: all
+	cmake --install $(BUILD) --prefix $(PREFIX)
+
+clean:
+	rm -rf build build-*
+
+.PHONY: all setup demo check check-long sanitize lint format install clean
