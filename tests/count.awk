@@ -9,7 +9,7 @@
     id = $1 + 0
     text = substr($0, index($0, ":") + 2)
     if (text ~ /^(Test command|Working Directory|Environment variables|Test timeout)/ ||
-        text ~ /^ CMOCKA_MESSAGE_OUTPUT=/ || text ~ /^# (not )?ok/) {
+        text ~ /^ (CMOCKA_MESSAGE_OUTPUT|PLAIT_SANITIZED)=/ || text ~ /^# (not )?ok/) {
         next
     }
     if (text ~ /^(not )?ok .*# SKIP/ || text ~ /^skip /) {
