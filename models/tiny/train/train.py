@@ -1,0 +1,292 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stage `train`: the target on text, then the MTP layer against the quantised target.
+
+The number of steps is what the wanted epochs need, or fewer where the time allowed is shorter;
+the log records what was run.
+"""
+import argparse
+import copy
+import json
+import math
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+import checkpoint
+import evaluate
+from model import MTP, Layer, Target, initialise, load_config
+from muon import Muon
+
+HERE = Path(__file__).resolve().parent
+BOS = 0
+WARM_UP = 150
+
+
+class Windows:
+    """Token windows: long ones at an offset of the stream, short ones at paragraph starts."""
+
+    def __init__(self, arrays, device, seed):
+        self.tokens = torch.from_numpy(arrays["train"].astype(np.int64)).to(device)
+        self.paragraphs = torch.from_numpy(arrays["train_paragraphs"].astype(np.int64)).to(device)
+        self.random = torch.Generator(device).manual_seed(seed)
+        self.device, self.pending = device, {}
+
+    def order(self, kind, length):
+        """Starts for one pass over the text (or the paragraphs), shuffled."""
+        starts = self.paragraphs
+        if kind == "stream":
+            offset = torch.randint(length, (1,), generator=self.random, device=self.device)
+            starts = torch.arange(0, len(self.tokens), length, device=self.device) + offset
+        starts = starts[starts + length <= len(self.tokens)]
+        index = torch.randperm(len(starts), generator=self.random, device=self.device)
+        return starts[index]
+
+    def take(self, kind, count, length):
+        left = self.pending.get((kind, length), self.paragraphs[:0])
+        while len(left) < count:
+            left = torch.cat((left, self.order(kind, length)))
+        starts, self.pending[kind, length] = left[:count], left[count:]
+        shift = 0 if kind == "stream" else 1
+        ids = self.tokens[starts[:, None] + torch.arange(length, device=self.device) - shift]
+        if shift:
+            ids[:, 0] = BOS
+        return ids
+
+
+class Schedule:
+    """Linear warm-up, a plateau, linear decay to zero. The total is set once speed is known."""
+
+    def __init__(self, steps, seconds, probe=60, skip=40):
+        self.steps, self.seconds, self.probe, self.skip = steps, seconds, probe, skip
+        self.begin = self.mark = time.time()
+
+    def rate(self, step):
+        decay = (self.steps - step) / (0.6 * self.steps)
+        return max(min(1.0, (step + 1) / WARM_UP, decay), 0.0)
+
+    def tick(self, step, device):
+        if step not in (self.skip, self.probe):
+            return
+        if device == "cuda":
+            torch.cuda.synchronize()
+        if step == self.probe:
+            each = (time.time() - self.mark) / (self.probe - self.skip)
+            left = self.seconds - (time.time() - self.begin)
+            self.steps = min(self.steps, step + max(int(left / each), 1))
+            print(f"{each * 1e3:.1f} ms a step, {self.steps} steps", flush=True)
+        self.mark = time.time()
+
+
+def optimisers(module, rate, decay):
+    """Muon for matrices inside layers, AdamW for embedding, head, router and norms."""
+    matrices, tables, vectors = [], [], []
+    for name, p in module.named_parameters():
+        if p.dim() == 1 or "gate.weight" in name:
+            vectors.append(p)
+        else:
+            (tables if "embed" in name or "lm_head" in name else matrices).append(p)
+    adam = [{"params": vectors, "weight_decay": 0.0}]
+    adam += [{"params": tables, "weight_decay": decay}] if tables else []
+    fused = vectors[0].device.type == "cuda"
+    return [Muon(matrices, rate, decay),
+            torch.optim.AdamW(adam, rate, betas=(0.9, 0.95), fused=fused)]
+
+
+def update(module, opts, loss, rate, scale):
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(module.parameters(), 1.0)
+    for opt in opts:
+        for group in opt.param_groups:
+            group["lr"] = rate * scale
+        opt.step()
+        opt.zero_grad(set_to_none=True)
+    for part in module.modules():
+        if hasattr(part, "balance"):
+            part.balance(2e-3 * scale)
+
+
+def autocast(device):
+    return torch.autocast(device, torch.bfloat16)
+
+
+def compiled(function, args):
+    return torch.compile(function, dynamic=False) if args.compile else function
+
+
+def head_loss(target, x, wanted):
+    logits = target.lm_head(target.norm(x)).float()
+    return F.cross_entropy(logits.flatten(0, 1), wanted.flatten())
+
+
+def target_loss(target, run_layer, loss_of, ids):
+    """Layers are compiled one by one: five of the six share one graph, which compiles fast."""
+    x = F.dropout(target.embed_tokens(ids[:, :-1]), target.dropout, target.training)
+    for layer in target.layers:
+        x = run_layer(layer, x, target.rope[: x.shape[1]])
+    return loss_of(target, x, ids[:, 1:])
+
+
+def train_target(target, windows, args, log):
+    target.train()
+    target.set_dropout(args.dropout)
+    run_layer, opts = compiled(Layer.forward, args), optimisers(target, args.rate, args.decay)
+    loss_of = compiled(head_loss, args)
+    steps = math.ceil(args.epochs * len(windows.tokens) / args.batch)
+    schedule, step, total = Schedule(steps, args.target_seconds), 0, 0.0
+    while step < schedule.steps:
+        kind, length = (("stream", 2048), ("paragraph", 512))[step % 2]
+        ids = windows.take(kind, max(args.batch // length, 1), length + 1)
+        with autocast(args.device):
+            loss = target_loss(target, run_layer, loss_of, ids)
+        update(target, opts, loss, args.rate, schedule.rate(step))
+        total += loss.detach()
+        step += 1
+        schedule.tick(step, args.device)
+        if step % 200 == 0:
+            print(f"target {step} loss {total.item() / 200:.4f} "
+                  f"{time.time() - schedule.begin:.0f} s", flush=True)
+            total = 0.0
+    target.eval()
+    log["target"] = {"steps": step, "tokens": step * args.batch, "dropout": args.dropout,
+                     "epochs": step * args.batch / len(windows.tokens), "rate": args.rate,
+                     "decay": args.decay, "seconds": time.time() - schedule.begin}
+
+
+@torch.no_grad()
+def continuations(target, windows, args, count, length):
+    """Text that the target writes itself after paragraph starts, half greedy and half sampled."""
+    half = copy.deepcopy(target).to(torch.bfloat16 if args.device == "cuda" else torch.float32)
+    made = []
+    for index in range(count):
+        prompt = (16, 32, 48, 64)[index // 2 % 4]
+        ids = F.pad(windows.take("paragraph", args.sequences, prompt), (0, length - prompt))
+        temperature = 0.0 if index % 2 == 0 else (0.6, 0.9)[index // 2 % 2]
+        cache = half.new_cache(len(ids), length, half.lm_head.weight.dtype)
+        rows = torch.arange(length, device=args.device).expand(len(ids), -1)
+        first = 0
+        for end in range(prompt, length):
+            state = half.cached(ids[:, first:end], cache, rows[:, first:end])[:, -1]
+            ids[:, end], first = pick(half.lm_head(state).float(), temperature), end
+        made.append(ids)
+    return torch.cat(made)
+
+
+def pick(logits, temperature):
+    if temperature == 0:
+        return logits.argmax(-1)
+    return torch.multinomial((logits / temperature).softmax(-1), 1)[:, 0]
+
+
+def draft_loss(mtp, run_unroll, target, ids, steps):
+    """Cross entropy against the target's distribution, and argmax agreement of each step."""
+    with torch.no_grad():
+        states = target(ids[:, :-1])
+        teacher = target.lm_head(states[:, 1:]).float()
+        embedding = target.embed_tokens(ids[:, 1:])
+    outputs = run_unroll(embedding, states, target.rope[: states.shape[1]], steps)
+    loss, agree = 0.0, []
+    wanted = teacher[:, steps:]
+    for step, out in enumerate(outputs):
+        logits = target.lm_head(out[:, steps:-1]).float()
+        loss = loss + 0.9 ** step * soft_cross_entropy(logits, wanted)
+        agree.append((logits.argmax(-1) == wanted.argmax(-1)).float().mean().detach())
+    return loss, torch.stack(agree)
+
+
+def soft_cross_entropy(logits, teacher):
+    return -(teacher.softmax(-1) * logits.log_softmax(-1)).sum(-1).mean()
+
+
+def train_mtp(target, mtp, windows, args, log):
+    begin = time.time()
+    own = continuations(target, windows, args, args.continuations, 257)
+    print(f"{own.numel()} tokens of the target's own text, {time.time() - begin:.0f} s", flush=True)
+    log["own_tokens"] = own.numel()
+    mtp.layer.load_state_dict(target.layers[-1].state_dict())
+    target.requires_grad_(False)
+    mtp.train()
+    opts, run_unroll = optimisers(mtp, args.mtp_rate, 0.05), compiled(mtp.unroll, args)
+    schedule, step, agree = Schedule(args.mtp_steps, args.mtp_seconds), 0, {}
+    while step < schedule.steps:
+        real = step % 4 == 3
+        if real:
+            ids = windows.take("stream", max(args.batch // 4096, 1), 2049)
+        else:
+            index = torch.randint(len(own), (max(args.batch // 256, 1),), device=args.device)
+            ids = own[index]
+        with autocast(args.device):
+            loss, share = draft_loss(mtp, run_unroll, target, ids, 3)
+        update(mtp, opts, loss, args.mtp_rate, schedule.rate(step))
+        agree.setdefault(real, []).append(share)
+        step += 1
+        schedule.tick(step, args.device)
+        if step % 200 == 0:
+            shares = {"text" if k else "own": [round(x, 3) for x in torch.stack(v).mean(0).tolist()]
+                      for k, v in agree.items()}
+            print(f"mtp {step} agreement {shares} {time.time() - schedule.begin:.0f} s", flush=True)
+            agree = {}
+    mtp.eval()
+    log["mtp"] = {"steps": step, "rate": args.mtp_rate, "seconds": time.time() - schedule.begin}
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", default=HERE / "data/tokens.npz")
+    parser.add_argument("--out", default=HERE / "out")
+    parser.add_argument("--resume", help="checkpoint whose target is kept; only MTP is trained")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--no-compile", dest="compile", action="store_false")
+    parser.add_argument("--batch", type=int, default=32768, help="tokens a step")
+    parser.add_argument("--epochs", type=float, default=24)
+    parser.add_argument("--target-seconds", type=float, default=1e9)
+    parser.add_argument("--dropout", type=float, default=0.1)
+    parser.add_argument("--rate", type=float, default=3e-3)
+    parser.add_argument("--decay", type=float, default=0.1)
+    parser.add_argument("--continuations", type=int, default=16, help="batches the target writes")
+    parser.add_argument("--sequences", type=int, default=4096, help="sequences in such a batch")
+    parser.add_argument("--mtp-steps", type=int, default=3000)
+    parser.add_argument("--mtp-seconds", type=float, default=1e9)
+    parser.add_argument("--mtp-rate", type=float, default=2e-3)
+    parser.add_argument("--seed", type=int, default=1)
+    return parser.parse_args()
+
+
+def main():
+    args = arguments()
+    torch.manual_seed(args.seed)
+    arrays, cfg = np.load(args.data), load_config()
+    windows = Windows(arrays, args.device, args.seed)
+    target, mtp = Target(cfg), MTP(cfg)
+    initialise(target, cfg.num_hidden_layers)
+    initialise(mtp, cfg.num_hidden_layers)
+    target, mtp, log = target.to(args.device), mtp.to(args.device), {"machine": machine(args)}
+    if args.resume:
+        checkpoint.load_into(target, mtp, checkpoint.load(args.resume))
+    else:
+        train_target(target, windows, args, log)
+        log["before_rounding"] = evaluate.bits_per_byte(
+            target, arrays["validation"], arrays["validation_bytes"])
+        print("validation bits per byte before rounding", log["before_rounding"], flush=True)
+    checkpoint.round_trip(target, mtp)
+    train_mtp(target, mtp, windows, args, log)
+    log["mtp_before_rounding"] = evaluate.report(target, mtp, args.data)[0]
+    checkpoint.round_trip(target, mtp)
+    log["evaluation"], log["outputs"] = evaluate.report(target, mtp, args.data)
+    out = Path(args.out)
+    out.mkdir(parents=True, exist_ok=True)
+    checkpoint.save(target, mtp, out)
+    (out / "train.json").write_text(json.dumps(log))
+    del log["outputs"]
+    print(json.dumps(log, indent=1))
+
+
+def machine(args):
+    name = torch.cuda.get_device_name() if args.device == "cuda" else "CPU"
+    return f"{name}, torch {torch.__version__}"
+
+
+if __name__ == "__main__":
+    main()
