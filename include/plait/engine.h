@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * plait/engine.h - text from a DeepSeek V3 checkpoint, its KV cache split over ranks.
+ *
+ * An engine holds one model for W ranks of this process (one thread each, every rank with its own
+ * workers). Each DCP group of D ranks splits the latent cache; drafts are verified several tokens
+ * at a time. Decoding is greedy: every rank takes the highest of the same float32 logits, the
+ * lowest id on ties.
+ *
+ *     plait_engine_options o = PLAIT_ENGINE_OPTIONS_INIT;
+ *     o.model_dir = "models/tiny";
+ *     o.dcp = o.tp = 2;
+ *     plait_engine_open(&o, &engine);
+ *     plait_request r = PLAIT_REQUEST_INIT;
+ *     r.text = "The read() function"; r.text_bytes = strlen(r.text);
+ *     plait_engine_generate(engine, &r, 1, NULL, NULL, &generation);
+ *     ... generation->results[0].text ...
+ *     plait_generation_close(&generation);
+ *     plait_engine_close(&engine);
+ */
+#ifndef PLAIT_ENGINE_H
+#define PLAIT_ENGINE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include <plait/cpu.h>
+#include <plait/dtype.h>
+#include <plait/status.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct plait_engine plait_engine;
+
+typedef enum plait_draft_kind {
+    PLAIT_DRAFT_NONE = 0,
+    PLAIT_DRAFT_MTP = 1,   /* the checkpoint's multi-token-prediction layer */
+    PLAIT_DRAFT_ORACLE = 2 /* for tests: the target itself, decoded ahead and rolled back */
+} plait_draft_kind;
+
+#define PLAIT_KV_DTYPE_AUTO (-1) /* the compute dtype */
+
+typedef struct plait_engine_options {
+    size_t size;           /* sizeof(plait_engine_options) */
+    const char *model_dir; /* config.json, safetensors, tokenizer.json */
+    int32_t tp;            /* W, ranks of tensor parallelism; 0: dcp */
+    int32_t dcp;           /* D, divides W */
+    int32_t interleave;    /* I, tokens */
+    plait_dtype dtype;     /* PLAIT_F32 or PLAIT_BF16: weights and GEMM inputs */
+    int32_t kv_dtype;      /* a plait_dtype (f32 or bf16) or PLAIT_KV_DTYPE_AUTO */
+    int32_t page_size;     /* P, tokens of one page on one rank */
+    int64_t kv_cache_bytes; /* limit per rank, drafts included; 0: as much as requests need */
+    int32_t threads;       /* of all ranks together, at least W are used; 0: by affinity, quota */
+    plait_draft_kind draft;
+    int32_t spec_tokens;         /* K, drafts per step, 1..16 */
+    int32_t draft_kv_replicated; /* 0: the draft's cache is split as the target's; 1: D = 1 */
+    int32_t exchange;            /* a plait_exchange of plait/dcp.h; 0: auto */
+    double comm_timeout_s;
+    plait_cpu_features cpu_mask; /* features that kernels may use */
+    const char *kernel;          /* pattern of attention kernels to choose from; NULL: all */
+} plait_engine_options;
+#define PLAIT_ENGINE_OPTIONS_INIT                                                                  \
+    {sizeof(plait_engine_options), NULL, 0, 1, 1, PLAIT_BF16, PLAIT_KV_DTYPE_AUTO, 64, 0, 0,       \
+     PLAIT_DRAFT_NONE, 3, 0, 0, 60.0, PLAIT_CPU_ALL, NULL}
+
+/*
+ * Loads the model. Refuses by name what is wrong in the options, a checkpoint that is incomplete or
+ * of another architecture, and W or D that do not fit its head count. On failure *out is NULL.
+ */
+PLAIT_API plait_status plait_engine_open(const plait_engine_options *options, plait_engine **out);
+
+/* Frees everything and sets *engine to NULL; NULL is accepted. */
+PLAIT_API void plait_engine_close(plait_engine **engine);
+
+typedef struct plait_engine_info {
+    int32_t vocab_size, num_layers, hidden_size, num_heads;
+    int64_t max_length; /* longest sequence, prompt and new tokens */
+    int32_t tp, dcp, threads;
+    int32_t has_mtp;
+    int64_t kv_token_bytes; /* bytes of one token in the target's cache, all layers, one copy */
+} plait_engine_info;
+
+PLAIT_API plait_status plait_engine_get_info(const plait_engine *engine, plait_engine_info *out);
+
+/* ---- generation ------------------------------------------------------------------------------ */
+
+typedef struct plait_request {
+    size_t size;        /* sizeof(plait_request) */
+    const int32_t *ids; /* the prompt as token ids, taken as they are; or NULL: text */
+    int64_t num_ids;
+    const char *text;   /* the prompt as UTF-8, tokenized (the model's first token is prepended) */
+    size_t text_bytes;
+    int32_t max_new_tokens;
+    int32_t ignore_eos;      /* 1: go on past the model's end tokens (stop_ids still count) */
+    const int32_t *stop_ids; /* tokens that end the output, beside the model's */
+    int32_t num_stop_ids;
+} plait_request;
+#define PLAIT_REQUEST_INIT {sizeof(plait_request), NULL, 0, NULL, 0, 128, 0, NULL, 0}
+
+/* Called on one thread as tokens are final. text holds whole UTF-8 characters only; a character
+   that is spread over tokens comes with its last one. May be called with num_ids 0 at the end. */
+typedef void (*plait_stream_fn)(void *user, int32_t request, const int32_t *ids, int32_t num_ids,
+                                const char *text, size_t text_bytes);
+
+typedef enum plait_finish {
+    PLAIT_FINISH_LENGTH = 0, /* max_new_tokens, or the model's length */
+    PLAIT_FINISH_STOP = 1    /* a stop token, which is the last of ids and not in text */
+} plait_finish;
+
+typedef struct plait_result {
+    int32_t *ids; /* the new tokens */
+    int32_t num_new;
+    int64_t num_prompt;
+    char *text; /* ends with a 0 that text_bytes does not count */
+    size_t text_bytes;
+    plait_finish finish;
+    int64_t steps;                 /* target passes after the prefill that this request was in */
+    int64_t num_drafted, num_accepted; /* draft tokens proposed and kept */
+    double prefill_s;              /* start of its prefill to its first token */
+    double decode_s;               /* first token to the last, drafting included */
+} plait_result;
+
+typedef struct plait_generation {
+    int32_t num_results;
+    plait_result *results;
+    int32_t num_ranks;        /* W */
+    int64_t *kv_bytes;        /* [W] bytes of the target's used pages at the end */
+    int64_t *draft_kv_bytes;  /* [W] the same for the draft's cache */
+    const char *kernel;       /* the attention kernel of the last decoding step */
+    const char *exchange;     /* "none" (D = 1), "ag_rs" or "a2a" */
+} plait_generation;
+
+/*
+ * Generates for `num` >= 1 requests together. fn may be NULL. Fails before anything ran when a
+ * prompt is empty or longer than the model allows, an id is outside the vocabulary, or the cache
+ * is too small (bytes needed and available, and the longest length that fits). Logits that are not
+ * finite fail with the request and position. On failure *out is NULL. One call at a time.
+ */
+PLAIT_API plait_status plait_engine_generate(plait_engine *engine, const plait_request *requests,
+                                             int32_t num, plait_stream_fn fn, void *user,
+                                             plait_generation **out);
+
+/* Frees it and sets *generation to NULL; NULL is accepted. */
+PLAIT_API void plait_generation_close(plait_generation **generation);
+
+/*
+ * Teacher-forced logits of num_ids tokens through the same path as generation (chunks, cache,
+ * DCP). chunk: rows per pass, 0 for the default. Any output may be NULL:
+ *   logits        [num_ids][vocab]
+ *   router_margin [num_ids] the smallest gap, over layers, between what the router chose and the
+ *                 best of what it left out (groups and experts), +inf for a model without MoE
+ *   mtp_logits    [num_ids - 1][vocab], row i: state of token i and token i+1 (needs draft mtp)
+ */
+PLAIT_API plait_status plait_engine_logits(plait_engine *engine, const int32_t *ids,
+                                           int64_t num_ids, int32_t chunk, float *logits,
+                                           float *router_margin, float *mtp_logits);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
