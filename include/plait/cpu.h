@@ -19,11 +19,11 @@ extern "C" {
 
 typedef uint32_t plait_cpu_features;
 
-#define PLAIT_CPU_AVX2 (1u << 0)       /* AVX2, FMA and F16C */
-#define PLAIT_CPU_AVX512 (1u << 1)     /* AVX-512 F, BW, DQ and VL */
+#define PLAIT_CPU_AVX2       (1u << 0) /* AVX2, FMA and F16C */
+#define PLAIT_CPU_AVX512     (1u << 1) /* AVX-512 F, BW, DQ and VL */
 #define PLAIT_CPU_AVX512BF16 (1u << 2) /* VDPBF16PS and conversions */
-#define PLAIT_CPU_AMX (1u << 3)        /* AMX tiles with bf16; a feature of its own */
-#define PLAIT_CPU_ALL 0xffffffffu
+#define PLAIT_CPU_AMX        (1u << 3) /* AMX tiles with bf16; a feature of its own */
+#define PLAIT_CPU_ALL        0xffffffffu
 
 /* The processor's features, as far as the operating system allows them. Thread-safe. */
 PLAIT_API plait_cpu_features plait_cpu_detect(void);

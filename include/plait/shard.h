@@ -127,10 +127,10 @@ typedef struct plait_heads {
 
 /* What one rank holds. Head numbers are global. */
 typedef struct plait_heads_rank {
-    int32_t head_begin, head_end;           /* query heads of this rank */
+    int32_t head_begin, head_end;             /* query heads of this rank */
     int32_t group_head_begin, group_head_end; /* query heads of its DCP group, gathered */
-    int32_t kv_begin, kv_end;               /* KV heads in this rank's cache (MLA: 0, 1) */
-    int32_t q_per_kv;                       /* heads / kv_heads (MLA: heads) */
+    int32_t kv_begin, kv_end;                 /* KV heads in this rank's cache (MLA: 0, 1) */
+    int32_t q_per_kv;                         /* heads / kv_heads (MLA: heads) */
     int32_t dcp_rank, dcp_group;
 } plait_heads_rank;
 

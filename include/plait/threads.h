@@ -48,7 +48,10 @@ typedef struct plait_pool_options {
     int32_t pin;           /* 1: pin each worker to one CPU of the affinity mask; 0: do not */
     const plait_allocator *allocator; /* NULL: the C library's */
 } plait_pool_options;
-#define PLAIT_POOL_OPTIONS_INIT {sizeof(plait_pool_options), 0, 0, 1, 1, NULL}
+#define PLAIT_POOL_OPTIONS_INIT                                                                    \
+    {                                                                                              \
+        sizeof(plait_pool_options), 0, 0, 1, 1, NULL                                               \
+    }
 
 /* min(affinity, floor(cgroup CPU quota)) divided among the n_local_ranks ranks of this host, at
    least 1. Thread-safe. */

@@ -8,9 +8,9 @@
 #ifndef PLAIT_VERSION_H
 #define PLAIT_VERSION_H
 
-#define PLAIT_VERSION_MAJOR 0
-#define PLAIT_VERSION_MINOR 1
-#define PLAIT_VERSION_PATCH 0
+#define PLAIT_VERSION_MAJOR  0
+#define PLAIT_VERSION_MINOR  1
+#define PLAIT_VERSION_PATCH  0
 #define PLAIT_VERSION_STRING "0.1.0"
 
 /* Only symbols with PLAIT_API leave the shared library. */

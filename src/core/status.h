@@ -9,6 +9,9 @@
 
 #include <plait/status.h>
 
+/* Room for a sentence with its closing 0; what does not fit is cut and ends in "...". */
+enum { PLAIT_ERROR_BYTES = 2048 };
+
 /* Writes the calling thread's last-error sentence and returns `status`. */
 plait_status plait_fail(plait_status status, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
