@@ -25,5 +25,6 @@ list(FILTER PLAIT_PC_PRIVATE EXCLUDE REGEX "::")
 list(JOIN PLAIT_PC_PRIVATE " " PLAIT_PC_PRIVATE)
 # Relative to the file itself, so that the prefix can be chosen when installing.
 file(RELATIVE_PATH PLAIT_PC_UP /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
+string(REGEX REPLACE "/$" "" PLAIT_PC_UP "${PLAIT_PC_UP}")
 configure_file(${PROJECT_SOURCE_DIR}/cmake/plait.pc.in ${PROJECT_BINARY_DIR}/plait.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/plait.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

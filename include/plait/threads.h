@@ -45,7 +45,7 @@ typedef struct plait_pool_options {
     int32_t n_threads; /* workers, the calling thread included; 0: plait_threads_default() */
     int32_t rank;      /* this rank among those of the host: which CPUs its threads are pinned to */
     int32_t n_local_ranks; /* ranks on this host, >= 1 */
-    int32_t pin;           /* 1: pin each worker to one CPU of the affinity mask; 0: do not */
+    int32_t pin;           /* 1: keep the workers on this rank's CPUs of the mask; 0: do not */
     const plait_allocator *allocator; /* NULL: the C library's */
 } plait_pool_options;
 #define PLAIT_POOL_OPTIONS_INIT                                                                    \
@@ -58,10 +58,11 @@ typedef struct plait_pool_options {
 PLAIT_API int32_t plait_threads_default(int32_t n_local_ranks);
 
 /*
- * Starts n_threads - 1 threads; the caller of parallel_for is worker 0 and pinned while it is in
- * there only if it asked for pinning. Waiting threads spin at most 20 us and then block. options
- * NULL: the defaults. On failure *out is NULL. Returns PLAIT_E_ARG, PLAIT_E_NOMEM,
- * PLAIT_E_UNSUPPORTED (the system refused a thread).
+ * Starts n_threads - 1 threads; the caller of parallel_for is worker 0, and its affinity is never
+ * changed. A rank's CPUs are n_threads of the affinity mask, rank after rank, round the mask; under
+ * a cgroup quota that is tighter than the mask nothing is pinned. Waiting threads spin at most
+ * 20 us and then block. options NULL: the defaults. On failure *out is NULL. Returns PLAIT_E_ARG,
+ * PLAIT_E_NOMEM, PLAIT_E_UNSUPPORTED (the system refused a thread).
  */
 PLAIT_API plait_status plait_pool_open(const plait_pool_options *options, plait_pool **out);
 

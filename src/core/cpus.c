@@ -148,3 +148,20 @@ int plait_cpus_share(int affinity, int quota, int n_local_ranks)
     const int share = n_local_ranks > 1 ? cpus / n_local_ranks : cpus;
     return share < 1 ? 1 : share;
 }
+
+cpu_set_t plait_cpus_of_rank(const cpu_set_t *mask, int rank, int n_workers)
+{
+    const int n_cpus = CPU_COUNT(mask);
+    const int64_t first = (int64_t)rank * n_workers % n_cpus;
+    cpu_set_t chosen;
+    CPU_ZERO(&chosen);
+    int64_t at = 0; /* among the CPUs of the mask */
+    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
+        if (!CPU_ISSET(cpu, mask))
+            continue;
+        if ((at + n_cpus - first) % n_cpus < n_workers)
+            CPU_SET(cpu, &chosen);
+        at++;
+    }
+    return chosen;
+}

@@ -6,6 +6,8 @@
 #ifndef PLAIT_CORE_CPUS_H
 #define PLAIT_CORE_CPUS_H
 
+#include <sched.h>
+
 /* CPUs in the affinity mask of the calling thread, at least 1. */
 int plait_cpus_affinity(void);
 
@@ -17,5 +19,9 @@ int plait_cpus_quota(const char *root);
 /* Threads for one rank: min(affinity, quota) divided among the host's ranks, at least 1.
  * quota 0 means no limit. */
 int plait_cpus_share(int affinity, int quota, int n_local_ranks);
+
+/* The CPUs of a rank with n_workers workers: that many of a mask that is not empty, rank after
+ * rank, round the mask. */
+cpu_set_t plait_cpus_of_rank(const cpu_set_t *mask, int rank, int n_workers);
 
 #endif

@@ -12,7 +12,6 @@
 #include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
-#include <stdbool.h>
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
@@ -36,7 +35,6 @@ struct worker {
     struct plait_pool *pool;
     pthread_t thread;
     int32_t index;
-    int32_t cpu; /* -1: not pinned */
 };
 
 struct plait_pool {
@@ -139,22 +137,11 @@ static plait_status pool_parallel_for(void *user, plait_task_fn fn, void *task)
     if (pool->n_started == 0)
         return fn(task, 0, 1);
 
-    cpu_set_t before, one;
-    const int32_t cpu = pool->workers[0].cpu;
-    const bool pinned =
-        cpu >= 0 && pthread_getaffinity_np(pthread_self(), sizeof before, &before) == 0;
-    if (pinned) {
-        CPU_ZERO(&one);
-        CPU_SET(cpu, &one);
-        pthread_setaffinity_np(pthread_self(), sizeof one, &one);
-    }
     pool->failure = PLAIT_OK;
     start_task(pool, fn, task);
     run_worker(pool, 0);
     for (uint32_t left; (left = atomic_load(&pool->running.value)) != 0;)
         wait_while(&pool->running, left);
-    if (pinned)
-        pthread_setaffinity_np(pthread_self(), sizeof before, &before);
     if (pool->failure != PLAIT_OK)
         return plait_fail(pool->failure, "%s", pool->sentence);
     return PLAIT_OK;
@@ -177,36 +164,20 @@ static plait_status check_options(const plait_pool_options *o)
 }
 
 /*
- * Gives each worker a CPU of the affinity mask, rank after rank, round the mask. Under a quota that
- * is tighter than the mask nothing is pinned: other groups may have chosen the same first CPUs, and
- * the scheduler spreads better.
+ * Keeps the workers on their rank's CPUs, so that its memory stays near. A set, not one CPU each: a
+ * worker must be able to leave the CPU on which the caller happens to run. Under a quota that is
+ * tighter than the mask nothing is pinned, since other groups may have chosen the same CPUs. The
+ * result is advisory: a worker that cannot be pinned only costs speed.
  */
-static void choose_cpus(struct plait_pool *pool, int32_t rank)
+static void pin_workers(struct plait_pool *pool, int32_t rank)
 {
     const int quota = plait_cpus_quota("");
     cpu_set_t mask;
-    if (sched_getaffinity(0, sizeof mask, &mask) != 0)
+    if (sched_getaffinity(0, sizeof mask, &mask) != 0 || (quota > 0 && quota < CPU_COUNT(&mask)))
         return;
-    const int n_cpus = CPU_COUNT(&mask);
-    if (n_cpus == 0 || (quota > 0 && quota < n_cpus))
-        return;
-    const int32_t n_workers = pool->executor.n_workers;
-    for (int32_t i = 0; i < n_workers; i++) {
-        int64_t skip = ((int64_t)rank * n_workers + i) % n_cpus;
-        int32_t cpu = 0;
-        while (!CPU_ISSET(cpu, &mask) || skip-- > 0)
-            cpu++;
-        pool->workers[i].cpu = cpu;
-    }
-}
-
-static void pin_thread(const struct worker *worker)
-{
-    cpu_set_t one;
-    CPU_ZERO(&one);
-    CPU_SET(worker->cpu, &one);
-    /* Advisory: a mask that became narrower meanwhile only costs speed. */
-    pthread_setaffinity_np(worker->thread, sizeof one, &one);
+    const cpu_set_t set = plait_cpus_of_rank(&mask, rank, pool->executor.n_workers);
+    for (int32_t i = 1; i <= pool->n_started; i++)
+        pthread_setaffinity_np(pool->workers[i].thread, sizeof set, &set);
 }
 
 /* Workers leave signals to the program's threads, except those that a fault raises in them. */
@@ -245,9 +216,7 @@ plait_status plait_pool_open(const plait_pool_options *options, plait_pool **out
     pthread_mutex_init(&pool->failure_lock, NULL);
     pool->executor = (plait_executor){sizeof pool->executor, pool, n, pool_parallel_for};
     for (int32_t i = 0; i < n; i++)
-        pool->workers[i] = (struct worker){.pool = pool, .index = i, .cpu = -1};
-    if (options->pin)
-        choose_cpus(pool, options->rank);
+        pool->workers[i] = (struct worker){.pool = pool, .index = i};
     for (int32_t i = 1; i < n; i++) {
         const int failed = start_thread(&pool->workers[i]);
         if (failed) {
@@ -257,9 +226,9 @@ plait_status plait_pool_open(const plait_pool_options *options, plait_pool **out
                               n, strerrorname_np(failed));
         }
         pool->n_started++;
-        if (pool->workers[i].cpu >= 0)
-            pin_thread(&pool->workers[i]);
     }
+    if (options->pin)
+        pin_workers(pool, options->rank);
     *out = pool;
     return PLAIT_OK;
 }

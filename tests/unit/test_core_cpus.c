@@ -3,6 +3,7 @@
 #include "core/cpus.h"
 
 #include <ftw.h>
+#include <limits.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -159,6 +160,30 @@ static void test_share_is_the_smaller_divided_among_ranks(void **state)
     assert_int_equal(plait_cpus_share(2, 0, 4), 1); /* never 0 */
 }
 
+/* The CPUs of a mask of 2, 3, 5, 7 and 8 that a rank gets, as bits. */
+static unsigned cpus_of(int rank, int n_workers)
+{
+    cpu_set_t mask;
+    CPU_ZERO(&mask);
+    CPU_SET(2, &mask), CPU_SET(3, &mask), CPU_SET(5, &mask), CPU_SET(7, &mask), CPU_SET(8, &mask);
+    const cpu_set_t set = plait_cpus_of_rank(&mask, rank, n_workers);
+    unsigned bits = 0;
+    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++)
+        bits |= CPU_ISSET(cpu, &set) ? 1u << cpu : 0;
+    return bits;
+}
+
+static void test_ranks_take_cpus_in_turn_round_the_mask(void **state)
+{
+    (void)state;
+    assert_int_equal(cpus_of(0, 2), 1 << 2 | 1 << 3);
+    assert_int_equal(cpus_of(1, 2), 1 << 5 | 1 << 7);
+    assert_int_equal(cpus_of(2, 2), 1 << 8 | 1 << 2);
+    assert_int_equal(cpus_of(0, 5), cpus_of(3, 5));
+    assert_int_equal(cpus_of(1, 99), cpus_of(0, 5));
+    assert_int_equal(cpus_of(INT_MAX, 1), 1 << 5); /* 2147483647 mod 5 = 2 */
+}
+
 #define WITH_ROOT(test) cmocka_unit_test_setup_teardown(test, make_root, remove_root)
 
 int main(void)
@@ -174,6 +199,7 @@ int main(void)
         WITH_ROOT(test_quota_below_one_gives_one),
         WITH_ROOT(test_nonsense_is_no_limit),
         cmocka_unit_test(test_affinity_counts_the_mask_not_the_host),
+        cmocka_unit_test(test_ranks_take_cpus_in_turn_round_the_mask),
         cmocka_unit_test(test_share_is_the_smaller_divided_among_ranks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

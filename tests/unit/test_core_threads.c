@@ -170,54 +170,39 @@ static void test_waiting_sleeps(void **state)
     assert_true(used < 0.15);
 }
 
-struct pins {
-    int n_cpus[MAX_WORKERS], cpu[MAX_WORKERS];
-};
-
-static plait_status note_pin(void *task, int32_t worker, int32_t n_workers)
+static plait_status note_mask(void *task, int32_t worker, int32_t n_workers)
 {
     (void)n_workers;
-    struct pins *pins = task;
-    cpu_set_t set;
-    if (pthread_getaffinity_np(pthread_self(), sizeof set, &set))
-        return PLAIT_E_STATE;
-    pins->n_cpus[worker] = CPU_COUNT(&set);
-    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
-        if (CPU_ISSET(cpu, &set))
-            pins->cpu[worker] = cpu;
-    }
-    return PLAIT_OK;
+    cpu_set_t *masks = task;
+    const int failed = pthread_getaffinity_np(pthread_self(), sizeof *masks, &masks[worker]);
+    return failed ? PLAIT_E_STATE : PLAIT_OK;
 }
 
-static void test_pinned_workers_have_a_cpu_each_and_the_callers_mask_returns(void **state)
+static void test_pinned_workers_stay_on_the_ranks_cpus(void **state)
 {
     (void)state;
-    const int n_cpus = plait_cpus_affinity(), quota = plait_cpus_quota("");
-    if (n_cpus < 2 || (quota > 0 && quota < n_cpus)) {
+    cpu_set_t before;
+    assert_int_equal(sched_getaffinity(0, sizeof before, &before), 0);
+    const int quota = plait_cpus_quota("");
+    if (CPU_COUNT(&before) < 2 || (quota > 0 && quota < CPU_COUNT(&before))) {
         print_message("one CPU, or a quota below the affinity mask: nothing is pinned\n");
         skip();
     }
-    cpu_set_t before, after;
-    assert_int_equal(sched_getaffinity(0, sizeof before, &before), 0);
-    plait_pool *pool = open_pool(2, 1);
-    struct pins pins = {0};
-    assert_int_equal(run(pool, note_pin, &pins), PLAIT_OK);
-    plait_pool_close(&pool);
-    assert_int_equal(pins.n_cpus[0], 1);
-    assert_int_equal(pins.n_cpus[1], 1);
-    assert_int_not_equal(pins.cpu[0], pins.cpu[1]);
-    assert_int_equal(sched_getaffinity(0, sizeof after, &after), 0);
-    assert_true(CPU_EQUAL(&before, &after));
-}
-
-static void test_unpinned_workers_keep_the_whole_mask(void **state)
-{
-    (void)state;
-    plait_pool *pool = open_pool(2, 0);
-    struct pins pins = {0};
-    assert_int_equal(run(pool, note_pin, &pins), PLAIT_OK);
-    plait_pool_close(&pool);
-    assert_int_equal(pins.n_cpus[1], plait_cpus_affinity());
+    plait_pool_options options = PLAIT_POOL_OPTIONS_INIT;
+    options.n_local_ranks = 1024;
+    for (int32_t rank = 0; rank < 3; rank++) {
+        options.rank = rank;
+        options.n_threads = rank + 2;
+        plait_pool *pool;
+        assert_int_equal(plait_pool_open(&options, &pool), PLAIT_OK);
+        cpu_set_t wanted = plait_cpus_of_rank(&before, rank, options.n_threads);
+        cpu_set_t seen[4];
+        assert_int_equal(run(pool, note_mask, seen), PLAIT_OK);
+        plait_pool_close(&pool);
+        assert_true(CPU_EQUAL(&seen[0], &before)); /* the caller is left alone */
+        for (int32_t w = 1; w < options.n_threads; w++)
+            assert_true(CPU_EQUAL(&seen[w], &wanted));
+    }
 }
 
 static void refuse(plait_pool_options options, const char *named)
@@ -344,8 +329,7 @@ int main(void)
         cmocka_unit_test(test_inline_executor_is_one_worker_on_this_thread),
         cmocka_unit_test(test_number_of_threads_that_are_started),
         cmocka_unit_test(test_waiting_sleeps),
-        cmocka_unit_test(test_pinned_workers_have_a_cpu_each_and_the_callers_mask_returns),
-        cmocka_unit_test(test_unpinned_workers_keep_the_whole_mask),
+        cmocka_unit_test(test_pinned_workers_stay_on_the_ranks_cpus),
         cmocka_unit_test(test_bad_options_are_refused),
         cmocka_unit_test(test_no_memory),
         cmocka_unit_test(test_workers_leave_signals_to_the_program),
