@@ -35,14 +35,13 @@ typedef struct plait_config {
     int32_t num_heads;
     int32_t kv_lora_rank, qk_nope_dim, qk_rope_dim, v_dim;
     int32_t intermediate_size, moe_intermediate_size;
-    int32_t first_dense;    /* layers below it have a dense MLP; num_layers: there are no experts */
-    int32_t moe_layer_freq; /* layer l >= first_dense has experts if l % moe_layer_freq == 0 */
-    int32_t num_experts, experts_per_token, num_shared_experts; /* 0 without experts */
+    int32_t first_dense; /* layers below it have a dense MLP, the others experts */
+    int32_t num_experts, experts_per_token, num_shared_experts;
     int32_t num_groups, groups_per_token;
     bool norm_topk_prob;
     float routed_scaling_factor;
     float rms_norm_eps;
-    bool attention_bias, tie_word_embeddings;
+    bool tie_word_embeddings;
     plait_rope rope;
     bool fp8;                       /* quantization_config says block-scaled fp8 */
     int32_t block_rows, block_cols; /* of weight_scale_inv; 128 x 128 */
