@@ -182,28 +182,30 @@ def unlikelihood(target, ids, prompt):
 def discourage_loops(target, windows, unseen, args, log):
     """Unlikelihood steps on the target's own greedy text beside ordinary steps on real text.
 
-    Small models fall into loops when decoded greedily; this stops once few unseen prompts do.
+    Small models fall into loops when decoded greedily. The penalty follows the share of unseen
+    prompts that still do, and the rate falls to zero so that real text has the last word.
     """
     target.train()
     begin, opts = time.time(), optimisers(target, args.loop_rate, args.decay)
-    shares, rounds = [], 0
-    while rounds < args.loop_rounds:
-        half = half_copy(target, args)
-        if rounds % 4 == 0:
+    shares, weight, batches = [], args.loop_weight, args.sequences // 2
+    for index in range(args.loop_rounds):
+        half, scale = half_copy(target, args), 1 - index / args.loop_rounds
+        if index % 3 == 0:
             shares.append(loop_share(half, unseen, args).item())
-            print(f"loops {rounds} share {shares[-1]:.3f} {time.time() - begin:.0f} s", flush=True)
-            if max(shares[-2:]) < args.loop_share and len(shares) > 1:
-                break
-        own = continued(half, windows.take("paragraph", args.sequences // 2, 48), 128, 0.0)
-        for ids in own.split(args.sequences // 16):
-            text = windows.take("paragraph", max(args.batch // 512, 1), 512)
+            weight *= 1.5 if shares[-1] > args.loop_share else 0.67
+            print(f"loops {index} share {shares[-1]:.3f} next weight {weight:.3f} "
+                  f"{time.time() - begin:.0f} s", flush=True)
+        own = continued(half, windows.take("paragraph", batches, 48), 128, 0.0)
+        for ids in own.split(batches // 8):
+            text = windows.take("paragraph", max(args.batch // 512, 1), 513)
             with autocast(args.device):
                 loss = head_loss(target, target(text[:, :-1]), text[:, 1:])
-                loss = loss + args.loop_weight * unlikelihood(target, ids, 48)
-            update(target, opts, loss, args.loop_rate, 1.0)
-        rounds += 1
+                loss = loss + weight * unlikelihood(target, ids, 48)
+            update(target, opts, loss, args.loop_rate, scale)
     target.eval()
-    log["loops"] = {"rounds": rounds, "shares": shares, "seconds": time.time() - begin}
+    shares.append(loop_share(half_copy(target, args), unseen, args).item())
+    print(f"loops end share {shares[-1]:.3f}", flush=True)
+    log["loops"] = {"rounds": args.loop_rounds, "shares": shares, "seconds": time.time() - begin}
 
 
 @torch.no_grad()
@@ -266,7 +268,8 @@ def train_mtp(target, mtp, windows, args, log):
     own = continuations(target, windows, args, args.continuations, 257)
     print(f"{own.numel()} tokens of the target's own text, {time.time() - begin:.0f} s", flush=True)
     log["own_tokens"] = own.numel()
-    mtp.layer.load_state_dict(target.layers[-1].state_dict())
+    if not args.resume:
+        mtp.layer.load_state_dict(target.layers[-1].state_dict())
     target.requires_grad_(False)
     mtp.train()
     opts, run_unroll = optimisers(mtp, args.mtp_rate, 0.05), compiled(mtp.unroll, args)
@@ -297,7 +300,7 @@ def arguments():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", default=HERE / "data/tokens.npz")
     parser.add_argument("--out", default=HERE / "out")
-    parser.add_argument("--resume", help="checkpoint whose target is kept; only MTP is trained")
+    parser.add_argument("--resume", help="checkpoint to go on from, with the stages after text")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--no-compile", dest="compile", action="store_false")
     parser.add_argument("--batch", type=int, default=32768, help="tokens a step")
@@ -306,10 +309,10 @@ def arguments():
     parser.add_argument("--dropout", type=float, default=0.15)
     parser.add_argument("--rate", type=float, default=3e-3)
     parser.add_argument("--decay", type=float, default=0.2)
-    parser.add_argument("--loop-rounds", type=int, default=60, help="at most; 8 steps each")
+    parser.add_argument("--loop-rounds", type=int, default=24, help="of 8 steps each")
     parser.add_argument("--loop-share", type=float, default=0.12, help="loops among unseen prompts")
-    parser.add_argument("--loop-rate", type=float, default=4e-4)
-    parser.add_argument("--loop-weight", type=float, default=0.5)
+    parser.add_argument("--loop-rate", type=float, default=1e-3)
+    parser.add_argument("--loop-weight", type=float, default=0.2)
     parser.add_argument("--continuations", type=int, default=8, help="batches the target writes")
     parser.add_argument("--sequences", type=int, default=4096, help="sequences in such a batch")
     parser.add_argument("--mtp-steps", type=int, default=2500)
@@ -331,14 +334,14 @@ def main():
     target, mtp, log = target.to(args.device), mtp.to(args.device), {"machine": machine(args)}
     if args.resume:
         checkpoint.load_into(target, mtp, checkpoint.load(args.resume))
+        target.set_dropout(args.dropout)
     else:
         train_target(target, windows, args, log)
-        log["before_loops"] = validation(target, arrays)
-        discourage_loops(target, windows, unseen, args, log)
-        log["before_rounding"] = validation(target, arrays)
+    log["before_loops"] = validation(target.eval(), arrays)
+    discourage_loops(target, windows, unseen, args, log)
+    log["before_rounding"] = validation(target, arrays)
     checkpoint.round_trip(target, mtp)
     train_mtp(target, mtp, windows, args, log)
-    log["mtp_before_rounding"] = evaluate.report(target, mtp, args.data)[0]
     checkpoint.round_trip(target, mtp)
     log["evaluation"], log["outputs"] = evaluate.report(target, mtp, args.data)
     out = Path(args.out)
