@@ -1,0 +1,280 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Runs a kernel on each case and compares out and lse with a softmax in double over the logical
+ * values, written from the definition. A kernel runs twice, on outputs and workspaces filled with
+ * different bytes: both runs must agree bit for bit.
+ *
+ * Tolerance by op and dtype: a score whose products sum up to A in absolute value may be off by
+ * A * 2^-21 in float32, so lse may be off by that and by 1e-6 of itself, out by twice that share
+ * of the largest value, and by one ulp of the output's type.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/convert.h"
+#include "tests/check/check.h"
+
+struct expected {
+    double lse, products; /* products: the largest sum of |q * k| of a score */
+    double largest;       /* of |v| among the keys */
+    double out[512];
+};
+
+/* The direct softmax of one row and head, in two passes. */
+static void oracle(const plait_attn_case *c, int32_t seq, int32_t row, int32_t head,
+                   struct expected *e)
+{
+    const plait_attn_args *a = &c->args;
+    int32_t begin = a->kv_begin ? a->kv_begin[row] : 0, end = a->kv_end[row];
+    int32_t per = a->q_per_kv ? a->q_per_kv : a->h_q / a->h_kv;
+    int32_t kv_head = a->op == PLAIT_OP_MLA ? 0 : (a->q_head0 + head) / per;
+    const double *q = c->q + ((int64_t)row * a->h_q + head) * a->d_qk;
+    double top = -INFINITY, sum = 0, score[512];
+    memset(e, 0, sizeof *e);
+    e->lse = -INFINITY;
+    if (begin >= end)
+        return;
+    for (int32_t key = begin; key < end; key++) {
+        const double *k = c->k + ((c->key_base[seq] + key) * a->h_kv + kv_head) * a->d_qk;
+        double dot = 0, size = 0;
+        for (int32_t d = 0; d < a->d_qk; d++) {
+            dot += q[d] * k[d];
+            size += fabs(q[d] * k[d]);
+        }
+        score[key - begin] = dot * a->softmax_scale;
+        top = fmax(top, score[key - begin]);
+        e->products = fmax(e->products, size * a->softmax_scale);
+    }
+    for (int32_t key = begin; key < end; key++)
+        sum += exp(score[key - begin] - top);
+    e->lse = top + log(sum);
+    for (int32_t key = begin; key < end; key++) {
+        double weight = exp(score[key - begin] - e->lse);
+        const double *v = a->op == PLAIT_OP_MLA
+                              ? c->k + (c->key_base[seq] + key) * a->d_qk
+                              : c->v + ((c->key_base[seq] + key) * a->h_kv + kv_head) * a->d_v;
+        for (int32_t d = 0; d < a->d_v; d++) {
+            e->out[d] += weight * v[d] * a->out_scale;
+            e->largest = fmax(e->largest, fabs(v[d] * a->out_scale));
+        }
+    }
+}
+
+static double get(const void *base, plait_dtype dtype, int64_t offset)
+{
+    switch (dtype) {
+    case PLAIT_F32:
+        return ((const float *)base)[offset];
+    case PLAIT_BF16:
+        return plait_bf16_to_f32(((const uint16_t *)base)[offset]);
+    case PLAIT_F16:
+        return plait_f16_to_f32(((const uint16_t *)base)[offset]);
+    default:
+        return plait_e4m3_to_f32(((const uint8_t *)base)[offset]);
+    }
+}
+
+/* One ulp of the output's type at x; twice what rounding may add. */
+static double ulp(plait_dtype dtype, double x)
+{
+    switch (dtype) {
+    case PLAIT_F32:
+        return ldexp(fabs(x), -22);
+    case PLAIT_BF16:
+        return ldexp(fabs(x), -7);
+    case PLAIT_F16:
+        return ldexp(fabs(x), -10) + 0x1p-24;
+    default:
+        return ldexp(fabs(x), -3) + 0x1p-9;
+    }
+}
+
+/* Error as a share of the tolerance; equal infinities and NaN for NaN are no error. */
+static double share(double got, double want, double tolerance)
+{
+    if (isnan(want) || isnan(got))
+        return isnan(want) && isnan(got) ? 0 : INFINITY;
+    if (got == want)
+        return 0;
+    double ratio = fabs(got - want) / tolerance;
+    return isnan(ratio) ? INFINITY : ratio;
+}
+
+/* Where a row's head must be; it is overwritten with the fill once read, so that what the kernel
+   wrote elsewhere remains. */
+static double compare_head(plait_attn_case *c, int32_t row, int32_t head, const struct expected *e,
+                           int fill)
+{
+    plait_attn_args *a = &c->args;
+    int which = a->out_bases ? head / a->heads_per_base : 0;
+    int32_t local = a->out_bases ? head % a->heads_per_base : head;
+    unsigned char *out = c->buf[PLAIT_BUF_OUT + which].data;
+    unsigned char *lse = c->buf[PLAIT_BUF_LSE + which].data;
+    int64_t at = row * a->out_row_stride + local * a->out_head_stride;
+    int64_t at_lse = row * a->lse_row_stride + local * a->lse_head_stride;
+    size_t bytes = plait_dtype_bytes(a->out_dtype);
+    double slack = 1e-6 + ldexp(e->products, -21), worst = 0;
+    int exact = e->lse == -INFINITY;
+    if (a->lse || a->lse_bases) {
+        worst = share(get(lse, PLAIT_F32, at_lse), e->lse, slack + 1e-6 * fabs(e->lse));
+        memset(lse + at_lse * 4, fill, 4);
+    }
+    for (int32_t d = 0; d < a->d_v; d++) {
+        double tolerance = 2 * slack * e->largest + ulp(a->out_dtype, e->out[d]);
+        double got = get(out, a->out_dtype, at + d);
+        double ratio = exact ? (got == 0 && !signbit(got) ? 0 : INFINITY)
+                             : share(got,
+                                     a->out_dtype == PLAIT_FP8_E4M3 && !isnan(e->out[d])
+                                         ? fmax(-448, fmin(448, e->out[d]))
+                                         : e->out[d],
+                                     tolerance);
+        worst = fmax(worst, ratio);
+    }
+    memset(out + at * (int64_t)bytes, fill, bytes * (size_t)a->d_v);
+    return worst;
+}
+
+static double compare(plait_attn_case *c, int fill)
+{
+    plait_attn_args *a = &c->args;
+    struct expected e;
+    double worst = 0;
+    int32_t seq = 0;
+    for (int32_t row = 0; row < a->num_rows; row++) {
+        while (seq < a->num_seqs && row >= a->row_start[seq + 1])
+            seq++;
+        for (int32_t head = 0; head < a->h_q; head++) {
+            if (seq < a->num_seqs) {
+                oracle(c, seq, row, head, &e);
+            } else {
+                memset(&e, 0, sizeof e);
+                e.lse = -INFINITY;
+            }
+            worst = fmax(worst, compare_head(c, row, head, &e, fill));
+        }
+    }
+    return worst;
+}
+
+/* 1 if every byte of the outputs is `fill` again. */
+static int nothing_else_written(const plait_attn_case *c, int fill)
+{
+    for (int i = PLAIT_BUF_OUT; i <= PLAIT_BUF_LSE2; i++)
+        for (size_t j = 0; j < c->buf[i].bytes; j++)
+            if (c->buf[i].data[j] != fill)
+                return 0;
+    return 1;
+}
+
+/* An executor of n workers, one after the other, last first: no worker may wait for another. */
+static plait_status backwards(void *user, plait_task_fn fn, void *task)
+{
+    int32_t n = *(int32_t *)user;
+    plait_status status = PLAIT_OK;
+    for (int32_t worker = n - 1; worker >= 0; worker--) {
+        plait_status one = fn(task, worker, n);
+        status = status == PLAIT_OK ? one : status;
+    }
+    return status;
+}
+
+struct call {
+    const plait_kernel *kernel;
+    plait_attn_case *c;
+};
+
+static int run(void *arg)
+{
+    struct call *call = arg;
+    plait_executor executor = {sizeof executor, &call->c->n_workers, call->c->n_workers, backwards};
+    return plait_attn_run(call->kernel, &call->c->args, &executor);
+}
+
+/* Copies of the outputs of the first run, for the second. */
+static unsigned char *snapshot(const plait_attn_case *c, size_t *bytes)
+{
+    *bytes = 0;
+    for (int i = PLAIT_BUF_OUT; i <= PLAIT_BUF_LSE2; i++)
+        *bytes += c->buf[i].bytes;
+    unsigned char *copy = malloc(*bytes + 1), *to = copy;
+    for (int i = PLAIT_BUF_OUT; copy && i <= PLAIT_BUF_LSE2; i++) {
+        if (c->buf[i].bytes)
+            memcpy(to, c->buf[i].data, c->buf[i].bytes);
+        to += c->buf[i].bytes;
+    }
+    return copy;
+}
+
+static void fill_buffers(plait_attn_case *c, int outputs, int workspace)
+{
+    for (int i = PLAIT_BUF_OUT; i < PLAIT_BUFS; i++)
+        if (c->buf[i].bytes)
+            memset(c->buf[i].data, i == PLAIT_BUF_WORKSPACE ? workspace : outputs, c->buf[i].bytes);
+}
+
+/* NULL, or what is wrong. */
+static const char *check_case(const plait_kernel *kernel, plait_attn_case *c, double *worst)
+{
+    struct call call = {kernel, c};
+    size_t need = plait_attn_workspace(kernel, &c->args, c->n_workers), bytes;
+    if (!plait_guard_open(&c->buf[PLAIT_BUF_WORKSPACE], need, 64, 1, 0xff))
+        return "no memory";
+    c->args.workspace = c->buf[PLAIT_BUF_WORKSPACE].data;
+    c->args.workspace_bytes = need;
+    if (plait_attn_check(&c->args) != PLAIT_OK)
+        return plait_last_error();
+    const char *why = NULL;
+    unsigned char *first = NULL;
+    for (int round = 0; round < 2 && !why; round++) {
+        fill_buffers(c, 0x99, round ? 0x41 : 0xff);
+        int result = plait_guard_call(run, &call);
+        if (result < -900)
+            return "it touched memory outside its buffers, or wrote to its inputs";
+        if (result != PLAIT_OK)
+            return plait_last_error();
+        unsigned char *now = snapshot(c, &bytes);
+        if (round == 0)
+            first = now;
+        else if (!first || !now || memcmp(first, now, bytes) != 0)
+            why = "two runs differ: the result depends on the workspace's content";
+        if (round == 1)
+            free(now);
+    }
+    free(first);
+    if (why)
+        return why;
+    *worst = compare(c, 0x99);
+    if (!(*worst <= 1))
+        return "the result is wrong";
+    if (!nothing_else_written(c, 0x99))
+        return "it wrote between or beyond its outputs";
+    return NULL;
+}
+
+plait_check_counts plait_check_kernel(const plait_kernel *kernel, plait_cpu_features features,
+                                      uint64_t seed, FILE *to)
+{
+    plait_check_counts n = {0, 0, 0, 0};
+    char text[128];
+    for (int32_t i = 0; i < PLAIT_CHECK_CASES; i++) {
+        plait_attn_case c;
+        double worst = 0;
+        const char *why = NULL, *refusal = NULL;
+        if (!plait_attn_case_open(&c, &kernel->rows[i % kernel->n_rows], seed, i))
+            why = "no memory";
+        if (!why)
+            refusal = plait_kernel_refusal(kernel, &c.args, features, text, sizeof text);
+        if (!why && !refusal)
+            why = check_case(kernel, &c, &worst);
+        n.skipped += refusal != NULL;
+        n.failed += why != NULL;
+        n.passed += !why && !refusal;
+        n.worst = fmax(n.worst, worst);
+        if (why && n.failed <= 10)
+            fprintf(to, "FAILED %s %s: %s (error %.3g of the tolerance)\n", kernel->name, c.text,
+                    why, worst);
+        plait_attn_case_close(&c);
+    }
+    return n;
+}

@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * tests/check - the proof of every kernel behind `plait check`.
+ *
+ * Every row of kernels.def runs every case, whether dispatch would pick it or not. A case is one
+ * shape with its data (attn_case.c), in buffers between guard pages (guard.c), compared with a
+ * direct softmax in double over the logical values (attn.c).
+ */
+#ifndef PLAIT_TESTS_CHECK_H
+#define PLAIT_TESTS_CHECK_H
+
+#include <stdint.h>
+#include <stdio.h>
+
+#include <plait/attn.h>
+
+/* ---- guarded buffers ------------------------------------------------------------------------ */
+
+/* `bytes` of memory between two PROT_NONE pages, touching one of them. */
+typedef struct plait_guard {
+    unsigned char *data;
+    size_t bytes;
+    void *map;
+    size_t map_bytes;
+} plait_guard;
+
+/* at_end: the data end at the guard page behind it, else they start at the one before; rounded
+   so that data are aligned to `align`. Filled with `fill`. Returns 0 without memory. */
+int plait_guard_open(plait_guard *g, size_t bytes, size_t align, int at_end, int fill);
+void plait_guard_read_only(plait_guard *g);
+void plait_guard_close(plait_guard *g);
+
+/* Calls fn(arg); returns its result, or -1000 - signal if it died of SIGSEGV, SIGBUS, SIGILL or
+   SIGFPE. */
+int plait_guard_call(int (*fn)(void *arg), void *arg);
+
+/* ---- random numbers ------------------------------------------------------------------------- */
+
+typedef struct plait_random {
+    uint64_t state;
+} plait_random;
+
+uint64_t plait_random_next(plait_random *r);
+int32_t plait_random_int(plait_random *r, int32_t least, int32_t most);
+double plait_random_real(plait_random *r); /* in [-1, 1) */
+
+/* ---- an attention case ---------------------------------------------------------------------- */
+
+enum {
+    PLAIT_BUF_Q,
+    PLAIT_BUF_K,
+    PLAIT_BUF_V,
+    PLAIT_BUF_TABLE,
+    PLAIT_BUF_ROW_START,
+    PLAIT_BUF_BEGIN,
+    PLAIT_BUF_END,
+    PLAIT_BUF_WORK,
+    PLAIT_BUF_REDUCE,
+    PLAIT_BUF_SCALES,
+    PLAIT_BUF_INPUTS, /* those before it are read-only during the call */
+    PLAIT_BUF_OUT = PLAIT_BUF_INPUTS,
+    PLAIT_BUF_OUT2, /* the second block of heads with a table of bases */
+    PLAIT_BUF_LSE,
+    PLAIT_BUF_LSE2,
+    PLAIT_BUF_WORKSPACE,
+    PLAIT_BUFS
+};
+
+typedef struct plait_attn_case {
+    plait_attn_args args;
+    plait_guard buf[PLAIT_BUFS];
+    void *out_bases[2];
+    float *lse_bases[2];
+    int32_t n_workers;
+    double *q, *k, *v; /* the logical values, decoded and scaled */
+    int64_t *key_base; /* [num_seqs]: first logical key of each sequence */
+    char text[200];    /* what the case is */
+} plait_attn_case;
+
+/* Builds case `number` for a capability row. Returns 0 without memory. */
+int plait_attn_case_open(plait_attn_case *c, const plait_caps *caps, uint64_t seed, int32_t number);
+void plait_attn_case_close(plait_attn_case *c);
+
+/* ---- the whole check ------------------------------------------------------------------------ */
+
+enum { PLAIT_CHECK_CASES = 160 };
+
+typedef struct plait_check_counts {
+    int64_t passed, failed, skipped;
+    double worst; /* largest error as a share of its tolerance */
+} plait_check_counts;
+
+/* All cases of one kernel; failures are told on `to`. */
+plait_check_counts plait_check_kernel(const plait_kernel *kernel, plait_cpu_features features,
+                                      uint64_t seed, FILE *to);
+
+#endif

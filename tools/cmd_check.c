@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* plait check: proves the kernels on this machine; the cases themselves are in tests/check. */
+#include <math.h>
+#include <stdio.h>
+
+#include "tests/check/check.h"
+#include "tools/json.h"
+#include "tools/options.h"
+#include "tools/tools.h"
+
+static void list(const char *pattern, plait_cpu_features features)
+{
+    for (int32_t i = 0; i < plait_kernel_count(); i++) {
+        const plait_kernel *kernel = plait_kernel_get(i);
+        if (plait_kernel_match(kernel->name, pattern))
+            printf("%-20s %s\n", kernel->name,
+                   kernel->needs & ~features ? "not with these CPU features" : "");
+    }
+}
+
+static void print_json(plait_check_counts n)
+{
+    plait_json j = {stdout, 0};
+    plait_json_open(&j, '{');
+    plait_json_key(&j, "passed");
+    plait_json_int(&j, n.passed);
+    plait_json_key(&j, "failed");
+    plait_json_int(&j, n.failed);
+    plait_json_key(&j, "skipped");
+    plait_json_int(&j, n.skipped);
+    plait_json_key(&j, "worst");
+    plait_json_number(&j, n.worst);
+    plait_json_close(&j, '}');
+    printf("\n");
+}
+
+static int check(const char *pattern, plait_cpu_features features, uint64_t seed, int as_json)
+{
+    plait_check_counts all = {0, 0, 0, 0};
+    int32_t matched = 0;
+    for (int32_t i = 0; i < plait_kernel_count(); i++) {
+        const plait_kernel *kernel = plait_kernel_get(i);
+        if (!plait_kernel_match(kernel->name, pattern))
+            continue;
+        plait_check_counts n = plait_check_kernel(kernel, features, seed, stderr);
+        matched++;
+        all.passed += n.passed;
+        all.failed += n.failed;
+        all.skipped += n.skipped;
+        all.worst = fmax(all.worst, n.worst);
+        if (!as_json)
+            printf("%-20s %4lld passed %3lld failed %3lld skipped, worst error %.3f of the "
+                   "tolerance\n",
+                   kernel->name, (long long)n.passed, (long long)n.failed, (long long)n.skipped,
+                   n.worst);
+    }
+    if (matched == 0) {
+        fprintf(stderr, "plait check: no kernel is named '%s'; --list shows the names\n", pattern);
+        return PLAIT_EXIT_USAGE;
+    }
+    if (as_json)
+        print_json(all);
+    else
+        printf("%lld passed, %lld failed, %lld skipped\n", (long long)all.passed,
+               (long long)all.failed, (long long)all.skipped);
+    return all.failed ? PLAIT_EXIT_FAILED : PLAIT_EXIT_OK;
+}
+
+int plait_cmd_check(int argc, char **argv)
+{
+    const char *pattern = NULL, *mask = "all";
+    int32_t seed = 0;
+    int as_list = 0, as_json = 0;
+    plait_option options[] = {
+        {.name = "--kernel",
+         .kind = PLAIT_OPTION_TEXT,
+         .to = &pattern,
+         .value = "PATTERN",
+         .help = "kernels whose name matches; * stands for any text"},
+        {.name = "--cpu-mask",
+         .kind = PLAIT_OPTION_TEXT,
+         .to = &mask,
+         .value = "LEVEL",
+         .help = "use no more than none, avx2, avx512, avx512bf16, amx or all"},
+        {.name = "--seed",
+         .kind = PLAIT_OPTION_INT,
+         .to = &seed,
+         .value = "S",
+         .least = 0,
+         .most = INT32_MAX,
+         .help = "other cases"},
+        {.name = "--plugin",
+         .kind = PLAIT_OPTION_LATER,
+         .value = "FILE",
+         .help = "kernels of a plug-in"},
+        {.name = "--list", .kind = PLAIT_OPTION_FLAG, .to = &as_list, .help = "names only"},
+        {.name = "--json", .kind = PLAIT_OPTION_FLAG, .to = &as_json, .help = "one JSON object"},
+    };
+    plait_options_result read =
+        plait_options_read(options, sizeof options / sizeof *options, argc, argv);
+    if (read != PLAIT_OPTIONS_GO)
+        return read == PLAIT_OPTIONS_HELP ? PLAIT_EXIT_OK : PLAIT_EXIT_USAGE;
+    plait_cpu_features level;
+    plait_status status = plait_cpu_level(mask, &level);
+    if (status != PLAIT_OK)
+        return plait_tool_fail("check", status);
+    level &= plait_cpu_detect();
+    if (as_list) {
+        list(pattern, level);
+        return PLAIT_EXIT_OK;
+    }
+    return check(pattern, level, (uint64_t)seed, as_json);
+}
