@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include <plait/attn.h>
 #include <plait/cpu.h>
 #include <plait/threads.h>
 #include <plait/version.h>
@@ -26,6 +27,113 @@ static const plait_part parts[] = {
 };
 #define N_PARTS (sizeof parts / sizeof *parts)
 
+static const char *op_name(plait_op op)
+{
+    return op == PLAIT_OP_MLA ? "MLA" : "GQA";
+}
+
+/* Where a kernel stands in the support matrix: by the highest feature that it needs. */
+static const struct {
+    const char *name;
+    plait_cpu_features bit;
+} levels[] = {
+    {"reference", 0},
+    {"AVX2", PLAIT_CPU_AVX2},
+    {"AVX-512", PLAIT_CPU_AVX512},
+    {"AVX-512-BF16", PLAIT_CPU_AVX512BF16},
+};
+#define N_LEVELS (sizeof levels / sizeof *levels)
+
+static size_t level_of(const plait_kernel *kernel)
+{
+    size_t level = N_LEVELS - 1;
+    while (level && !(kernel->needs & levels[level].bit))
+        level--;
+    return level;
+}
+
+/* The query dtypes that kernels of a level take for this op and cache dtype, as bits. */
+static uint32_t queries_at(size_t level, plait_op op, plait_dtype kv)
+{
+    uint32_t found = 0;
+    for (int32_t k = 0; k < plait_kernel_count(); k++) {
+        const plait_kernel *kernel = plait_kernel_get(k);
+        if (level_of(kernel) != level)
+            continue;
+        for (int32_t i = 0; i < kernel->n_rows; i++) {
+            const plait_caps *row = &kernel->rows[i];
+            if (row->op == op && row->device == PLAIT_DEVICE_CPU &&
+                (row->kv_dtypes & PLAIT_DTYPE_BIT(kv)))
+                found |= row->q_dtypes;
+        }
+    }
+    return found;
+}
+
+static void markdown_row(plait_op op, plait_dtype kv)
+{
+    uint32_t queries[N_LEVELS], any = 0;
+    for (size_t l = 0; l < N_LEVELS; l++)
+        any |= queries[l] = queries_at(l, op, kv);
+    if (!any)
+        return;
+    printf("| %s | %s |", op_name(op), plait_dtype_name(kv));
+    for (size_t l = 0; l < N_LEVELS; l++) {
+        for (int q = 0; plait_dtype_bytes((plait_dtype)q); q++)
+            if (queries[l] & PLAIT_DTYPE_BIT(q))
+                printf(" %s", plait_dtype_name((plait_dtype)q));
+        printf(" |");
+    }
+    printf("\n");
+}
+
+/* Each cell: the query dtypes that are taken. */
+static void markdown(void)
+{
+    printf("| attention | cache |");
+    for (size_t l = 0; l < N_LEVELS; l++)
+        printf(" %s |", levels[l].name);
+    printf("\n|---|---|---|---|---|---|\n");
+    for (int kv = 0; plait_dtype_bytes((plait_dtype)kv); kv++)
+        markdown_row(PLAIT_OP_MLA, (plait_dtype)kv);
+    for (int kv = 0; plait_dtype_bytes((plait_dtype)kv); kv++)
+        markdown_row(PLAIT_OP_GQA, (plait_dtype)kv);
+}
+
+static void text_kernels(void)
+{
+    char names[128];
+    plait_cpu_features have = plait_cpu_detect();
+    for (int32_t i = 0; i < plait_kernel_count(); i++) {
+        const plait_kernel *k = plait_kernel_get(i);
+        printf("kernel    %-22s %s, needs %s%s\n", k->name, op_name(k->op),
+               plait_cpu_names(k->needs, names, sizeof names),
+               (k->needs & ~have) ? ", which this machine lacks" : "");
+    }
+}
+
+static void json_kernels(plait_json *j)
+{
+    char names[128];
+    plait_cpu_features have = plait_cpu_detect();
+    plait_json_key(j, "kernels");
+    plait_json_open(j, '[');
+    for (int32_t i = 0; i < plait_kernel_count(); i++) {
+        const plait_kernel *k = plait_kernel_get(i);
+        plait_json_open(j, '{');
+        plait_json_key(j, "name");
+        plait_json_text(j, k->name);
+        plait_json_key(j, "op");
+        plait_json_text(j, k->op == PLAIT_OP_MLA ? "mla" : "gqa");
+        plait_json_key(j, "needs");
+        plait_json_text(j, plait_cpu_names(k->needs, names, sizeof names));
+        plait_json_key(j, "runs_here");
+        plait_json_bool(j, !(k->needs & ~have));
+        plait_json_close(j, '}');
+    }
+    plait_json_close(j, ']');
+}
+
 static void text(void)
 {
     char names[128];
@@ -36,6 +144,7 @@ static void text(void)
     for (size_t i = 0; i < N_PARTS; i++)
         printf("%s%s %s", i ? ", " : "", parts[i].name, parts[i].on ? "on" : "off");
     printf("\n");
+    text_kernels();
 }
 
 static void json(void)
@@ -56,15 +165,20 @@ static void json(void)
         plait_json_bool(&j, parts[i].on);
     }
     plait_json_close(&j, '}');
+    json_kernels(&j);
     plait_json_close(&j, '}');
     printf("\n");
 }
 
 int plait_cmd_info(int argc, char **argv)
 {
-    int as_json = 0;
+    int as_json = 0, as_markdown = 0;
     plait_option options[] = {
         {.name = "--json", .kind = PLAIT_OPTION_FLAG, .to = &as_json, .help = "one JSON object"},
+        {.name = "--markdown",
+         .kind = PLAIT_OPTION_FLAG,
+         .to = &as_markdown,
+         .help = "the support matrix"},
     };
     plait_options_result read =
         plait_options_read(options, sizeof options / sizeof *options, argc, argv);
@@ -72,6 +186,8 @@ int plait_cmd_info(int argc, char **argv)
         return read == PLAIT_OPTIONS_HELP ? PLAIT_EXIT_OK : PLAIT_EXIT_USAGE;
     if (as_json)
         json();
+    else if (as_markdown)
+        markdown();
     else
         text();
     return PLAIT_EXIT_OK;

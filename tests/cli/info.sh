@@ -1,0 +1,16 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# plait info: the same facts for people, as JSON, and as the support matrix in README.md.
+. "$(dirname "$0")/common.inc"
+
+"$plait" info >"$work/text" && grep -q '^version' "$work/text" && grep -q '^cpu' "$work/text"
+result info_text $? "version and cpu lines were wanted"
+"$plait" info --json >"$work/json" && [ "$(wc -l <"$work/json")" -eq 1 ] &&
+    grep -q '^{"version": "[0-9.]*", .*}$' "$work/json"
+result info_json $? "one object on one line was wanted"
+
+"$plait" info --markdown >"$work/matrix"
+sed -n '/<!-- support matrix -->/,/<!-- end -->/p' README.md | sed '1d;$d' >"$work/readme"
+[ -s "$work/readme" ] && diff "$work/matrix" "$work/readme" >"$work/diff"
+result readme_matrix_is_current $? \
+    "README.md is stale: put the output of plait info --markdown between the markers"
