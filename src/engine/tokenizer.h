@@ -33,8 +33,9 @@ plait_status plait_tokenizer_encode(const plait_tokenizer *tokenizer, const char
                                     size_t bytes, bool add_special, int32_t **ids, size_t *n);
 
 /* Decodes to UTF-8, ended by a NUL that *bytes does not count; each maximal ill-formed part
-   becomes U+FFFD. skip_special leaves special tokens out. Ids that are no token give E_ARG.
-   *text is the caller's, to be freed with free(). */
+   becomes U+FFFD. skip_special leaves special tokens out. Ids that are no token give no text
+   (models may have more ids than their tokenizer). *text is the caller's, to be freed with free().
+ */
 plait_status plait_tokenizer_decode(const plait_tokenizer *tokenizer, const int32_t *ids, size_t n,
                                     bool skip_special, char **text, size_t *bytes);
 
