@@ -1,0 +1,29 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# plait check: all kernels pass, with each level of CPU features, and bad options are refused.
+. "$(dirname "$0")/common.inc"
+
+for mask in none avx2 avx512 all; do
+    "$plait" check --cpu-mask "$mask" --json >"$work/json" 2>"$work/err"
+    code=$?
+    [ "$code" -eq 0 ] && [ "$(number failed "$work/json")" -eq 0 ] &&
+        [ "$(number passed "$work/json")" -ge 200 ] && [ ! -s "$work/err" ]
+    result "check_mask_$mask" $? "exit $code: $(cat "$work/json" "$work/err")"
+done
+
+"$plait" check --kernel '*_ref' --cpu-mask none >"$work/out"
+tail -n 1 "$work/out" | grep -qx '[1-9][0-9]* passed, 0 failed, 0 skipped'
+result check_last_line $? "$(tail -n 1 "$work/out")"
+
+# Every kernel has at least 100 cases.
+"$plait" check --list | while read -r kernel rest; do
+    "$plait" check --kernel "$kernel" --json >"$work/json"
+    total=$(($(number passed "$work/json") + $(number failed "$work/json") +
+        $(number skipped "$work/json")))
+    [ "$total" -ge 100 ]
+    result "check_cases_$kernel" $? "$total cases"
+done
+
+refuse check_unknown_kernel 2 "no kernel is named 'nope'" check --kernel nope
+refuse check_unknown_mask 2 "avx512bf16" check --cpu-mask sse9
+refuse check_plugin_later 2 "plugin" check --plugin x.so
