@@ -20,12 +20,16 @@ static plait_status unsupported(const char *part, const cJSON *type, const char 
 
 /* --- splits ------------------------------------------------------------------------------------*/
 
+/* Patterns are written for Oniguruma's Ruby syntax, where ^ and $ match at each line. \C, one byte
+   of a character, would break the text apart. */
+enum {
+    REGEX = PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C,
+    LITERAL = PCRE2_UTF | PCRE2_LITERAL
+};
+
 static plait_status add_split(plait_tokenizer *t, const char *pattern, uint32_t options,
                               bool remove, bool invert)
 {
-    /* The patterns are written for Oniguruma's Ruby syntax, where ^ and $ match at each line. A
-       byte (\C) or a match that begins inside a character would break the text apart. */
-    const uint32_t always = PCRE2_UTF | PCRE2_NEVER_BACKSLASH_C;
     int error;
     PCRE2_SIZE offset;
     if (t->num_splits == PLAIT_MAX_SPLITS)
@@ -34,8 +38,8 @@ static plait_status add_split(plait_tokenizer *t, const char *pattern, uint32_t 
     if (strlen(pattern) > MAX_PATTERN_BYTES)
         return plait_fail(PLAIT_E_FORMAT, "tokenizer.json: a split pattern of %zu bytes",
                           strlen(pattern));
-    pcre2_code *code = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED, always | options,
-                                     &error, &offset, NULL);
+    pcre2_code *code =
+        pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED, options, &error, &offset, NULL);
     if (!code) {
         PCRE2_UCHAR text[120] = "";
         pcre2_get_error_message(error, text, sizeof text);
@@ -58,9 +62,9 @@ static plait_status read_split(plait_tokenizer *t, const cJSON *item)
         return unsupported("behavior of a Split", behavior, "Isolated, Removed");
     if (!cJSON_IsString(text) || !*text->valuestring)
         return plait_fail(PLAIT_E_FORMAT, "tokenizer.json: a Split has no pattern");
-    return add_split(
-        t, text->valuestring, regex ? PCRE2_UCP | PCRE2_MULTILINE : (uint32_t)PCRE2_LITERAL,
-        plait_json_is(behavior, "Removed"), cJSON_IsTrue(plait_json_get(item, "invert")));
+    return add_split(t, text->valuestring, regex ? REGEX : LITERAL,
+                     plait_json_is(behavior, "Removed"),
+                     cJSON_IsTrue(plait_json_get(item, "invert")));
 }
 
 static plait_status read_byte_level(plait_tokenizer *t, const cJSON *item)
@@ -73,7 +77,7 @@ static plait_status read_byte_level(plait_tokenizer *t, const cJSON *item)
         return unsupported("add_prefix_space of ByteLevel", prefix, "false");
     if (cJSON_IsFalse(plait_json_get(item, "use_regex")))
         return PLAIT_OK;
-    return add_split(t, gpt2, PCRE2_UCP | PCRE2_MULTILINE, false, false);
+    return add_split(t, gpt2, REGEX, false, false);
 }
 
 /* *ended: ByteLevel was met. What follows it would see other characters than the text's. */
@@ -94,7 +98,7 @@ static plait_status read_pre_tokenizer(plait_tokenizer *t, const cJSON *item, in
     if (plait_json_is(type, "Digits"))
         return add_split(
             t, cJSON_IsTrue(plait_json_get(item, "individual_digits")) ? "\\p{N}" : "\\p{N}+",
-            PCRE2_UCP, false, false);
+            REGEX, false, false);
     if (!plait_json_is(type, "ByteLevel"))
         return unsupported("pre_tokenizer", type, "Sequence, Split, Digits, ByteLevel");
     *ended = true;
