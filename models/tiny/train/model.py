@@ -25,7 +25,7 @@ def yarn_mscale(factor, mscale):
 
 
 def yarn_inverse_frequencies(cfg):
-    """Frequencies below `low` turn too fast to need scaling; those above `high` are interpolated."""
+    """Pairs below `low` turn too fast to need scaling; those above `high` are interpolated."""
     scaling, dim = cfg.rope_scaling, cfg.qk_rope_head_dim
 
     def correction_dim(rotations):
@@ -56,7 +56,7 @@ def softmax_scale(cfg):
 
 
 def apply_rope(x, rope):
-    """Rotates the pairs (x0, x1), (x2, x3), ...; x is [..., T, rope], `rope` [T or B x T, 2, ..]."""
+    """Rotates pairs (x0, x1), (x2, x3), ... of x [..., T, rope] by `rope` [.., T, 2, rope/2]."""
     cos, sin = rope[..., 0, :].to(x.dtype), rope[..., 1, :].to(x.dtype)
     a, b = x[..., 0::2], x[..., 1::2]
     return torch.stack((a * cos - b * sin, b * cos + a * sin), -1).flatten(-2)
@@ -118,7 +118,7 @@ class Attention(nn.Module):
         return self.attend(self.queries(x, rope), *self.expand(self.latent(x, rope)))
 
     def absorbed(self, x, rope, cache, mask):
-        """Attention over a latent cache [B, S, rank + rope] without expanding it; mask [B, T, S]."""
+        """Attention over a latent cache [B, S, rank + rope], not expanded; mask [B, T, S]."""
         q = self.queries(x, rope)
         w = self.kv_b_proj.weight.unflatten(0, (self.heads, -1)).to(x.dtype)
         q_latent = torch.einsum("bhtn,hnr->bhtr", q[..., : self.nope], w[:, : self.nope])

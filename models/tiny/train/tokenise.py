@@ -37,8 +37,9 @@ def train_tokenizer(documents):
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         splits + [pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
     tokenizer.decoder = decoders.ByteLevel()
+    special = [AddedToken(t, special=True) for t in (BOS, EOS, PAD)]
     trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY, special_tokens=[AddedToken(t, special=True) for t in (BOS, EOS, PAD)],
+        vocab_size=VOCABULARY, special_tokens=special,
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()), show_progress=False)
     texts = (d["text"] for d in documents if d["split"] == "train")
     tokenizer.train_from_iterator(texts, trainer)
@@ -48,8 +49,9 @@ def train_tokenizer(documents):
 
 
 def tokenizer_config():
-    special = {str(i): {"content": t, "lstrip": False, "normalized": False, "rstrip": False,
-                        "single_word": False, "special": True} for i, t in enumerate((BOS, EOS, PAD))}
+    plain = {"lstrip": False, "normalized": False, "rstrip": False, "single_word": False}
+    special = {str(i): {"content": t, **plain, "special": True}
+               for i, t in enumerate((BOS, EOS, PAD))}
     return {"add_bos_token": True, "add_eos_token": False, "added_tokens_decoder": special,
             "bos_token": BOS, "eos_token": EOS, "pad_token": PAD,
             "clean_up_tokenization_spaces": False, "model_max_length": 2048,
