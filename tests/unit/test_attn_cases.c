@@ -22,7 +22,7 @@ struct setup {
     plait_attn_args args;
     float q[max_rows * 8 * d], k[max_keys * 2 * d], v[max_keys * 2 * d_v];
     float out[max_rows * 8 * d_v], lse[max_rows * 8];
-    int32_t row_start[9], begin[max_rows], end[max_rows], table[8 * (max_keys / page)];
+    int32_t row_start[9], begin[max_rows], end[max_rows], table[max_keys];
     _Alignas(64) unsigned char workspace[1 << 20];
 };
 static struct setup s;
@@ -141,6 +141,45 @@ static void test_case2_query_magnitudes_and_splits(void **state)
         for (int j = 0; j < 4 * 2 * d_v; j++)
             near(s.out[j], out[j], 2e-6);
     }
+}
+
+/* Threads and their number change no bit. */
+static void test_pool_gives_the_same_bits(void **state)
+{
+    (void)state;
+    static const plait_attn_work work[4] = {{0, 0, 4, 0, 1, 0, 90, 0},
+                                            {0, 0, 4, 0, 1, 90, 256, 4},
+                                            {0, 0, 2, 1, 2, 0, 256, -1},
+                                            {0, 2, 4, 1, 2, 0, 256, -1}};
+    static const plait_attn_reduce reduce = {0, 4, 0, 1, 0, 2};
+    float out[6 * 2 * d_v];
+    plait_pool_options options = PLAIT_POOL_OPTIONS_INIT;
+    plait_pool *pool;
+    options.n_threads = 3;
+    options.pin = 0;
+    assert_int_equal(plait_pool_open(&options, &pool), PLAIT_OK);
+    FOR_KERNELS(kernel)
+    {
+        open_case(kernel->op, 4, 2, 1, 256);
+        if (!takes(kernel))
+            continue;
+        s.args.num_rows = 6; /* two rows of padding */
+        s.args.work = work;
+        s.args.num_work = 4;
+        s.args.reduce = &reduce;
+        s.args.num_reduce = 1;
+        s.args.num_partials = 8;
+        run(kernel);
+        memcpy(out, s.out, sizeof out);
+        memset(s.out, 0x99, sizeof s.out);
+        for (int i = 0; i < 20; i++) {
+            assert_int_equal(plait_attn_run(kernel, &s.args, plait_pool_executor(pool)), PLAIT_OK);
+            assert_memory_equal(s.out, out, sizeof out);
+        }
+        for (int i = 4 * 2 * d_v; i < 6 * 2 * d_v; i++)
+            assert_true(out[i] == 0);
+    }
+    plait_pool_close(&pool);
 }
 
 static void test_case4_short_sequences(void **state)
@@ -452,6 +491,93 @@ static void test_case24_offsets_beyond_32_bits(void **state)
     munmap(pool, bytes);
 }
 
+/* Cases 17 and 31: a verification row has the bits of single-token decode at its place, and the
+   last draft's key and value reach no row before it. */
+static void test_case31_rows_equal_single_decode(void **state)
+{
+    (void)state;
+    enum { n = 8, width = 3 * d_v };
+    float all[n * width], changed[n * width], one[width];
+    FOR_KERNELS(kernel)
+    for (int32_t length = 16; length <= 400; length += 96) {
+        open_case(kernel->op, n, 3, 1, 0);
+        if (!takes(kernel))
+            continue;
+        for (int32_t j = 0; j < n; j++)
+            s.end[j] = length + j + 1;
+        run(kernel);
+        memcpy(all, s.out, sizeof all);
+        s.k[(length + n - 1) * d] += 1;
+        s.v[(length + n - 1) * d_v] += 1;
+        run(kernel);
+        memcpy(changed, s.out, sizeof changed);
+        assert_memory_equal(changed, all, (n - 1) * width * sizeof(float));
+        assert_memory_not_equal(changed + (n - 1) * width, all + (n - 1) * width,
+                                width * sizeof(float));
+        s.args.num_rows = s.row_start[1] = 1;
+        for (int32_t j = 0; j < n; j++) {
+            s.args.q = s.q + j * 3 * d;
+            s.end[0] = length + j + 1;
+            run(kernel);
+            memcpy(one, s.out, sizeof one);
+            assert_memory_equal(one, changed + j * width, sizeof one);
+        }
+    }
+}
+
+static void test_case25_page_sizes(void **state)
+{
+    (void)state;
+    static const int32_t sizes[] = {1, 8, 16, 32, 48, 64, 128, 256, 512, 1000};
+    float first[2 * d_v];
+    FOR_KERNELS(kernel)
+    for (int i = 0; i < 10; i++)
+        for (int32_t keys = sizes[i] - 1; keys <= sizes[i] + 1; keys++) {
+            open_case(kernel->op, 1, 2, 1, keys < 500 ? keys : 500);
+            if (!takes(kernel))
+                continue;
+            run(kernel);
+            memcpy(first, s.out, sizeof first);
+            s.args.page_size = sizes[i];
+            s.args.page_table_stride = s.args.num_pages = max_keys / sizes[i] + 1;
+            s.args.k_page_stride = sizes[i] * s.args.k_token_stride;
+            s.args.v_page_stride = sizes[i] * s.args.v_token_stride;
+            for (int32_t j = 0; j < max_keys / sizes[i] && j < max_keys; j++)
+                s.table[j] = j;
+            run(kernel);
+            assert_memory_equal(s.out, first, sizeof first);
+        }
+}
+
+static void test_case27_head_counts(void **state)
+{
+    (void)state;
+    static const int32_t heads[] = {1, 2, 4, 6, 8, 12, 16, 24, 32, 40, 48, 64, 80, 96, 128};
+    static float all[128 * d_v];
+    float lse[128];
+    FOR_KERNELS(kernel)
+    for (int i = 0; i < 15; i++) {
+        open_case(kernel->op, 1, heads[i], 1, 77);
+        if (!takes(kernel))
+            continue;
+        run(kernel);
+        memcpy(all, s.out, sizeof all);
+        memcpy(lse, s.lse, sizeof lse);
+        uint32_t beyond; /* nothing is written past the last head */
+        memcpy(&beyond, &s.lse[heads[i]], 4);
+        assert_int_equal(beyond, 0x99999999u);
+        memcpy(&beyond, &s.out[heads[i] * d_v], 4);
+        assert_int_equal(beyond, 0x99999999u);
+        s.args.h_q = 1;
+        for (int32_t h = 0; h < heads[i]; h++) {
+            s.args.q = s.q + h * d;
+            run(kernel);
+            assert_memory_equal(s.out, all + h * d_v, d_v * sizeof(float));
+            assert_true(s.lse[0] == lse[h]);
+        }
+    }
+}
+
 static void test_checked_mode_names_request_and_entry(void **state)
 {
     (void)state;
@@ -497,6 +623,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_case2_query_magnitudes_and_splits),
+        cmocka_unit_test(test_pool_gives_the_same_bits),
         cmocka_unit_test(test_case4_short_sequences),
         cmocka_unit_test(test_case5_chunks_without_keys),
         cmocka_unit_test(test_case6_fewer_tokens_than_ranks),
@@ -507,6 +634,9 @@ int main(void)
         cmocka_unit_test(test_case19_workspace_is_exact),
         cmocka_unit_test(test_case22_nan_tails),
         cmocka_unit_test(test_case24_offsets_beyond_32_bits),
+        cmocka_unit_test(test_case31_rows_equal_single_decode),
+        cmocka_unit_test(test_case25_page_sizes),
+        cmocka_unit_test(test_case27_head_counts),
         cmocka_unit_test(test_checked_mode_names_request_and_entry),
         cmocka_unit_test(test_pick_keeps_every_reason),
     };
