@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * plait/dcp.h - decode context parallelism: one attention step over a KV cache that is split
- * across the D ranks of a group.
+ * plait/dcp.h - decode context parallelism: attention over a cache that D ranks share.
  *
- *     q [rows, own heads, d_qk]   --gather-->  q [rows, all heads of the group, d_qk]
- *     attend the local shard with all gathered heads  ->  partial (out, lse)
- *     exchange + merge, each rank keeps its own heads ->  out [rows, own heads, d_v]
+ *     q [rows][own heads]     gathered in the group    -> q [rows][all heads]
+ *     all heads attend this rank's shard               -> partial (out, lse) [rows][all heads]
+ *     exchange and merge, each rank keeps its heads    -> out [rows][own heads]
  *
- * Every rank makes every call, also with an empty shard: what it computes then is the neutral
- * state. All sizes follow from group-wide data (head counts, rows, global lengths), so the ranks
- * run the same collectives without asking each other. With D = 1 nothing is copied or sent.
+ * plait_dcp_step does all three; they are also there one by one. Every rank of the group calls the
+ * same functions with the same rows, ranks whose shard is empty too. With one rank the step is
+ * plait_attn_run and nothing else.
  *
- * A handle belongs to one rank. Only open allocates.
+ * Buffers are allocated by plait_dcp_open for max_rows and never move; run paths do not allocate.
+ * An object is used by one thread at a time. A kernel that fails aborts the group, so that the
+ * other ranks get PLAIT_E_COMM at once. This release exchanges host memory.
  */
 #ifndef PLAIT_DCP_H
 #define PLAIT_DCP_H
@@ -29,86 +30,93 @@ extern "C" {
 #endif
 
 typedef enum plait_exchange {
-    PLAIT_EXCHANGE_AUTO = 0,  /* A2A: one message, and its order is fixed */
-    PLAIT_EXCHANGE_AG_RS = 1, /* gather the LSE, reduce-scatter the weighted out */
-    PLAIT_EXCHANGE_A2A = 2    /* one packed all-to-all of out and LSE, merged in rank order */
+    PLAIT_EXCHANGE_AUTO = 0,  /* a2a: it sends the fewest bytes */
+    PLAIT_EXCHANGE_AG_RS = 1, /* gather LSE, reduce-scatter weighted float32 outputs */
+    PLAIT_EXCHANGE_A2A = 2    /* one all-to-all of outputs and LSE, merged in rank order */
 } plait_exchange;
 
 typedef struct plait_dcp plait_dcp;
 
 typedef struct plait_dcp_options {
     size_t size;          /* sizeof(plait_dcp_options) */
-    plait_comm *comm;     /* of the D ranks; must outlive the handle */
-    const int32_t *heads; /* [D] query heads of each rank, >= 1; copied */
+    plait_comm *comm;     /* the DCP group of D ranks; must outlive the object */
+    const int32_t *heads; /* [D] query heads of each rank, >= 0; read during the call */
     int32_t d_qk, d_v;
-    int32_t max_rows;
-    plait_dtype q_dtype;     /* f32, bf16 or f16; partials are exchanged in float32 */
-    plait_exchange exchange; /* the same on all ranks */
-    /* Most bytes of one plait_dcp_gather_context, all ranks together; 0: not used. */
-    size_t context_bytes;
+    int32_t max_rows;          /* rows of a step */
+    plait_dtype q_dtype;       /* of q: f32, bf16 or f16 */
+    plait_dtype partial_dtype; /* of partial outputs, and what a2a sends: f32, bf16 or f16 */
+    plait_exchange exchange;
+    int64_t max_context_rows;         /* of plait_dcp_gather_context, all sequences; 0: not used */
+    int64_t context_row_bytes;        /* largest row of it */
     const plait_allocator *allocator; /* NULL: the C library's */
 } plait_dcp_options;
+
 #define PLAIT_DCP_OPTIONS_INIT                                                                     \
     {                                                                                              \
-        sizeof(plait_dcp_options), NULL, NULL, 0, 0, 0, PLAIT_F32, PLAIT_EXCHANGE_AUTO, 0, NULL    \
+        sizeof(plait_dcp_options), NULL, NULL, 0, 0, 0, PLAIT_F32, PLAIT_F32, PLAIT_EXCHANGE_AUTO, \
+            0, 0, NULL                                                                             \
     }
 
-/* Collective: the ranks agree on all options. On failure *out is NULL. */
+/* Collective: the ranks compare their options. PLAIT_E_ARG, PLAIT_E_NOMEM, PLAIT_E_COMM (they
+   differ, or a rank is missing). On failure *out is NULL. */
 PLAIT_API plait_status plait_dcp_open(const plait_dcp_options *options, plait_dcp **out);
-
-/* Frees the handle, not its communicator, and sets it to NULL; NULL is accepted. */
+/* Not collective; the communicator stays open. Sets *dcp to NULL; NULL is accepted. */
 PLAIT_API void plait_dcp_close(plait_dcp **dcp);
 
-/* Heads of the whole group, the first of this rank among them, and the exchange in use. */
+/* Heads of all ranks together, the number of the first own one, and the exchange in use. */
 PLAIT_API int32_t plait_dcp_heads(const plait_dcp *dcp);
-PLAIT_API int32_t plait_dcp_head_offset(const plait_dcp *dcp);
+PLAIT_API int32_t plait_dcp_first_head(const plait_dcp *dcp);
 PLAIT_API plait_exchange plait_dcp_exchange(const plait_dcp *dcp);
 
 /*
- * Gathers the query heads: q [rows][own heads][d_qk] in the strides given (elements) gives
- * *gathered [rows][all heads][d_qk], dense, which belongs to the handle until the next call.
- */
-PLAIT_API plait_status plait_dcp_gather_q(plait_dcp *dcp, int32_t rows, const void *q,
-                                          int64_t row_stride, int64_t head_stride,
-                                          const void **gathered);
-
-/* Merges the ranks' partials over all heads of the group into dst, which has this rank's heads.
-   part: float32, [rows][all heads]. */
-PLAIT_API plait_status plait_dcp_merge(plait_dcp *dcp, int32_t rows, const plait_partial *part,
-                                       const plait_merged *dst);
-
-/*
- * The whole step. args describes this rank's heads (h_q, q, out, lse, q_head0 and their strides)
- * and the local shard; schedule, per-head q_scale and workspace are those of the gathered heads, as
- * a plan with h_q = plait_dcp_heads gives them. GQA with D > 1 needs q_per_kv. A kernel that fails
- * makes the group fail on all ranks.
+ * The whole step. `args` is the call for all heads of the group (h_q = plait_dcp_heads, schedule
+ * and workspace for them, q_head0 of the group's first head), except that q, out and lse with their
+ * strides are this rank's own heads:
+ *
+ *     q [num_rows][own][d_qk] of q_dtype     out [num_rows][own][d_v] f32, bf16 or f16
+ *     lse [num_rows][own], or NULL           (natural log, over all ranks' keys)
+ *
+ * out_bases must be NULL, and q_scale_n at most 1 or h_q (all heads). executor NULL: inline.
+ * PLAIT_E_ARG, the kernel's own statuses, PLAIT_E_NOMEM (more than max_rows), PLAIT_E_COMM.
  */
 PLAIT_API plait_status plait_dcp_step(plait_dcp *dcp, const plait_kernel *kernel,
                                       const plait_attn_args *args, const plait_executor *executor);
 
-/* ---- prefill ------------------------------------------------------------------------------- */
+/* First third: own q (strides in elements) of `rows` rows; *gathered is [rows][all heads][d_qk],
+   contiguous, valid until the next call. */
+PLAIT_API plait_status plait_dcp_gather_q(plait_dcp *dcp, int32_t rows, const void *q,
+                                          int64_t row_stride, int64_t head_stride,
+                                          const plait_executor *executor, const void **gathered);
 
-/* Tokens [begin, end) of one sequence, a chunk of its context. */
-typedef struct plait_dcp_context {
-    int64_t begin, end;        /* global, 0 <= begin <= end */
-    const int32_t *page_table; /* of this sequence */
-    void *dst;                 /* [end - begin][token_bytes], in global order */
-} plait_dcp_context;
+/* Last third: `partial` holds all heads of this rank's shard, of partial_dtype; *dst gets the own
+   heads over all shards. The rules are those of plait/merge.h. */
+PLAIT_API plait_status plait_dcp_merge(plait_dcp *dcp, int32_t rows, const plait_partial *partial,
+                                       const plait_executor *executor, const plait_merged *dst);
 
-/* The largest chunk of at most `want` tokens that ends on a prefix unit (lcm(page_size, i) * d),
-   but at least one unit. */
-PLAIT_API int64_t plait_dcp_chunk(plait_shard shard, int32_t page_size, int64_t want);
+/* ---- prefill -------------------------------------------------------------------------------- */
 
 /*
- * Gathers chunks of n sequences from the ranks' shards and restores the global order. The cache:
- * page k of a table has its tokens at pool + page_table[k] * page_bytes, token_bytes apart. The
- * begins and ends must be equal on all ranks. PLAIT_E_NOMEM if the chunks do not fit
- * context_bytes, with both sizes.
+ * A chunk of the cached context: tokens [begin[s], end[s]) of each sequence, taken from the paged
+ * caches of all ranks. All but the cache and `shard.r` is the same on every rank. Any chunk is
+ * valid; chunks that begin at a multiple of plait_shard_prefix_unit start on a page everywhere.
  */
-PLAIT_API plait_status plait_dcp_gather_context(plait_dcp *dcp, plait_shard shard,
-                                                const plait_dcp_context *chunks, int32_t n,
-                                                const void *pool, int64_t page_bytes,
-                                                int32_t page_size, int64_t token_bytes);
+typedef struct plait_dcp_context {
+    size_t size; /* sizeof(plait_dcp_context) */
+    plait_shard shard;
+    int32_t num_seqs;
+    int32_t page_size;
+    const int64_t *begin, *end; /* [num_seqs], 0 <= begin <= end */
+    const int32_t *page_table;  /* [num_seqs][page_table_stride] */
+    int64_t page_table_stride;
+    const void *cache;
+    int64_t page_stride_bytes, token_stride_bytes;
+    int64_t row_bytes; /* of one token */
+} plait_dcp_context;
+
+/* Collective. out [sum of end - begin][row_bytes]: sequence after sequence, tokens in their global
+   order. PLAIT_E_ARG; PLAIT_E_NOMEM (more than was opened for); PLAIT_E_COMM. */
+PLAIT_API plait_status plait_dcp_gather_context(plait_dcp *dcp, const plait_dcp_context *context,
+                                                void *out);
 
 #ifdef __cplusplus
 }
