@@ -432,6 +432,32 @@ static void test_mutated_headers(void **state)
     assert_true(parsed > 100 && parsed < 19000); /* both happen */
 }
 
+/* The same for an index: opened, every tensor that it names is there. */
+static void test_mutated_index(void **state)
+{
+    (void)state;
+    static const char good[] = "{\"weight_map\":{" MAP_AB "}}";
+    const plait_test_tensor a[] = {F32("a")}, b[] = {F32("b")};
+    uint32_t x = 7;
+    int opened = 0;
+    put("s1.safetensors", a, 1);
+    put("s2.safetensors", b, 1);
+    for (int i = 0; i < 600; i++) {
+        char text[sizeof good];
+        memcpy(text, good, sizeof good);
+        x = x * 1664525u + 1013904223u;
+        text[(x >> 8) % (sizeof good - 1)] = x >> 31 ? (char)(x >> 3) : "12sab/.{}[],:\"\\"[x % 15];
+        plait_test_put(root, "model.safetensors.index.json", text, sizeof good - 1);
+        plait_checkpoint *ckpt;
+        if (plait_checkpoint_open(root, NULL, &ckpt) == PLAIT_OK) {
+            opened++;
+            assert_true(plait_checkpoint_has(ckpt, "a") && plait_checkpoint_has(ckpt, "b"));
+        }
+        plait_checkpoint_close(&ckpt);
+    }
+    assert_true(opened > 3 && opened < 550); /* both happen */
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 int main(void)
@@ -448,6 +474,7 @@ int main(void)
         TEST(test_what_the_model_wants_is_checked),
         TEST(test_case43_unused_tensors_give_notices),
         TEST(test_mutated_headers),
+        TEST(test_mutated_index),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -153,6 +153,40 @@ static void test_every_truncation_is_refused(void **state)
             "No such");
 }
 
+/* Whatever the text holds, it is refused or its numbers lie inside their bounds. */
+static void test_mutated_files(void **state)
+{
+    (void)state;
+    char good[2048];
+    uint32_t x = 99;
+    int parsed = 0;
+    const size_t n = (size_t)snprintf(good, sizeof good, base,
+                                      ",\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4,"
+                                      "\"mscale_all_dim\":1},\"eos_token_id\":[1,2]");
+    for (int i = 0; i < 20000; i++) {
+        char *text = malloc(n);
+        memcpy(text, good, n);
+        for (int k = i % 3; k >= 0; k--) {
+            x = x * 1664525u + 1013904223u;
+            text[(x >> 8) % n] = x >> 31 ? (char)(x >> 3) : "0123456789-.eE[]{},:\""[x % 21];
+        }
+        plait_config c;
+        if (plait_config_parse(text, n, "config.json", &c) == PLAIT_OK) {
+            float freq[1 << 13];
+            parsed++;
+            assert_true(c.hidden_size > 0 && c.num_layers > 0 && c.num_heads > 0);
+            assert_true(c.num_experts >= c.experts_per_token && c.num_experts % c.num_groups == 0);
+            assert_true(c.rope.dim == c.qk_rope_dim && c.rope.dim % 2 == 0);
+            plait_rope_inv_freq(&c.rope, freq);
+            for (int32_t f = 0; f < c.rope.dim / 2; f++)
+                assert_true(isfinite(freq[f]));
+            assert_true(isfinite(plait_rope_softmax_scale(&c.rope, c.qk_nope_dim + c.rope.dim)));
+        }
+        free(text);
+    }
+    assert_true(parsed > 1000 && parsed < 19000); /* both happen */
+}
+
 /* Case 39: the factor comes from mscale_all_dim, squared, and is absent without it. */
 static void test_case39_softmax_scale(void **state)
 {
@@ -236,6 +270,7 @@ int main(void)
         cmocka_unit_test(test_refusals_name_found_and_supported),
         cmocka_unit_test(test_nonsense_numbers_are_format_errors),
         cmocka_unit_test(test_every_truncation_is_refused),
+        cmocka_unit_test(test_mutated_files),
         cmocka_unit_test(test_case39_softmax_scale),
         cmocka_unit_test(test_cos_sin_factor),
         cmocka_unit_test(test_inv_freq),
