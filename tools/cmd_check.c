@@ -20,17 +20,17 @@ static void list(const char *pattern, plait_cpu_features features)
 
 static void print_json(plait_check_counts n)
 {
-    plait_json j = {stdout, 0};
-    plait_json_open(&j, '{');
-    plait_json_key(&j, "passed");
-    plait_json_int(&j, n.passed);
-    plait_json_key(&j, "failed");
-    plait_json_int(&j, n.failed);
-    plait_json_key(&j, "skipped");
-    plait_json_int(&j, n.skipped);
-    plait_json_key(&j, "worst");
-    plait_json_number(&j, n.worst);
-    plait_json_close(&j, '}');
+    plait_emit j = {stdout, 0};
+    plait_emit_open(&j, '{');
+    plait_emit_key(&j, "passed");
+    plait_emit_int(&j, n.passed);
+    plait_emit_key(&j, "failed");
+    plait_emit_int(&j, n.failed);
+    plait_emit_key(&j, "skipped");
+    plait_emit_int(&j, n.skipped);
+    plait_emit_key(&j, "worst");
+    plait_emit_number(&j, n.worst);
+    plait_emit_close(&j, '}');
     printf("\n");
 }
 

@@ -112,26 +112,26 @@ static void text_kernels(void)
     }
 }
 
-static void json_kernels(plait_json *j)
+static void json_kernels(plait_emit *j)
 {
     char names[128];
     plait_cpu_features have = plait_cpu_detect();
-    plait_json_key(j, "kernels");
-    plait_json_open(j, '[');
+    plait_emit_key(j, "kernels");
+    plait_emit_open(j, '[');
     for (int32_t i = 0; i < plait_kernel_count(); i++) {
         const plait_kernel *k = plait_kernel_get(i);
-        plait_json_open(j, '{');
-        plait_json_key(j, "name");
-        plait_json_text(j, k->name);
-        plait_json_key(j, "op");
-        plait_json_text(j, k->op == PLAIT_OP_MLA ? "mla" : "gqa");
-        plait_json_key(j, "needs");
-        plait_json_text(j, plait_cpu_names(k->needs, names, sizeof names));
-        plait_json_key(j, "runs_here");
-        plait_json_bool(j, !(k->needs & ~have));
-        plait_json_close(j, '}');
+        plait_emit_open(j, '{');
+        plait_emit_key(j, "name");
+        plait_emit_text(j, k->name);
+        plait_emit_key(j, "op");
+        plait_emit_text(j, k->op == PLAIT_OP_MLA ? "mla" : "gqa");
+        plait_emit_key(j, "needs");
+        plait_emit_text(j, plait_cpu_names(k->needs, names, sizeof names));
+        plait_emit_key(j, "runs_here");
+        plait_emit_bool(j, !(k->needs & ~have));
+        plait_emit_close(j, '}');
     }
-    plait_json_close(j, ']');
+    plait_emit_close(j, ']');
 }
 
 static void text(void)
@@ -150,23 +150,23 @@ static void text(void)
 static void json(void)
 {
     char names[128];
-    plait_json j = {stdout, 0};
-    plait_json_open(&j, '{');
-    plait_json_key(&j, "version");
-    plait_json_text(&j, plait_version());
-    plait_json_key(&j, "cpu");
-    plait_json_text(&j, plait_cpu_names(plait_cpu_detect(), names, sizeof names));
-    plait_json_key(&j, "threads");
-    plait_json_int(&j, plait_threads_default(1));
-    plait_json_key(&j, "built");
-    plait_json_open(&j, '{');
+    plait_emit j = {stdout, 0};
+    plait_emit_open(&j, '{');
+    plait_emit_key(&j, "version");
+    plait_emit_text(&j, plait_version());
+    plait_emit_key(&j, "cpu");
+    plait_emit_text(&j, plait_cpu_names(plait_cpu_detect(), names, sizeof names));
+    plait_emit_key(&j, "threads");
+    plait_emit_int(&j, plait_threads_default(1));
+    plait_emit_key(&j, "built");
+    plait_emit_open(&j, '{');
     for (size_t i = 0; i < N_PARTS; i++) {
-        plait_json_key(&j, parts[i].name);
-        plait_json_bool(&j, parts[i].on);
+        plait_emit_key(&j, parts[i].name);
+        plait_emit_bool(&j, parts[i].on);
     }
-    plait_json_close(&j, '}');
+    plait_emit_close(&j, '}');
     json_kernels(&j);
-    plait_json_close(&j, '}');
+    plait_emit_close(&j, '}');
     printf("\n");
 }
 

@@ -6,27 +6,29 @@
 #include <math.h>
 #include <string.h>
 
-static void separate(plait_json *j)
+static void separate(plait_emit *j)
 {
     if (j->need_comma)
         fputs(", ", j->to);
     j->need_comma = 1;
 }
 
-void plait_json_open(plait_json *j, char bracket)
+void plait_emit_open(plait_emit *j, char bracket)
 {
     separate(j);
     fputc(bracket, j->to);
     j->need_comma = 0;
 }
 
-void plait_json_close(plait_json *j, char bracket)
+void plait_emit_close(plait_emit *j, char bracket)
 {
     fputc(bracket, j->to);
     j->need_comma = 1;
 }
 
-int plait_utf8_next(const char *text, size_t n)
+/* Bytes of the UTF-8 character at text (n > 0 bytes), or -k when its first k bytes are no
+   character: a wrong, overlong, surrogate or cut sequence. */
+static int next_character(const char *text, size_t n)
 {
     const unsigned char *s = (const unsigned char *)text;
     unsigned char least = 0x80, most = 0xbf; /* bounds of the second byte */
@@ -67,12 +69,12 @@ static void escape(FILE *to, unsigned char c)
         fputc(c, to);
 }
 
-void plait_json_text_n(plait_json *j, const char *text, size_t n)
+void plait_emit_text_n(plait_emit *j, const char *text, size_t n)
 {
     separate(j);
     fputc('"', j->to);
     for (size_t i = 0; i < n;) {
-        int len = plait_utf8_next(text + i, n - i);
+        int len = next_character(text + i, n - i);
         if (len == 1)
             escape(j->to, (unsigned char)text[i]);
         else if (len > 1)
@@ -84,25 +86,25 @@ void plait_json_text_n(plait_json *j, const char *text, size_t n)
     fputc('"', j->to);
 }
 
-void plait_json_text(plait_json *j, const char *text)
+void plait_emit_text(plait_emit *j, const char *text)
 {
-    plait_json_text_n(j, text, strlen(text));
+    plait_emit_text_n(j, text, strlen(text));
 }
 
-void plait_json_key(plait_json *j, const char *key)
+void plait_emit_key(plait_emit *j, const char *key)
 {
-    plait_json_text(j, key);
+    plait_emit_text(j, key);
     fputs(": ", j->to);
     j->need_comma = 0;
 }
 
-void plait_json_int(plait_json *j, int64_t value)
+void plait_emit_int(plait_emit *j, int64_t value)
 {
     separate(j);
     fprintf(j->to, "%" PRId64, value);
 }
 
-void plait_json_number(plait_json *j, double value)
+void plait_emit_number(plait_emit *j, double value)
 {
     separate(j);
     if (isfinite(value))
@@ -111,7 +113,7 @@ void plait_json_number(plait_json *j, double value)
         fputs("null", j->to);
 }
 
-void plait_json_bool(plait_json *j, int value)
+void plait_emit_bool(plait_emit *j, int value)
 {
     separate(j);
     fputs(value ? "true" : "false", j->to);

@@ -11,22 +11,18 @@
 #include <stdint.h>
 #include <stdio.h>
 
-typedef struct plait_json {
+typedef struct plait_emit {
     FILE *to;
     int need_comma;
-} plait_json;
+} plait_emit;
 
-void plait_json_open(plait_json *j, char bracket); /* '{' or '[' */
-void plait_json_close(plait_json *j, char bracket);
-void plait_json_key(plait_json *j, const char *key);
-void plait_json_text(plait_json *j, const char *text);
-void plait_json_text_n(plait_json *j, const char *text, size_t n);
-void plait_json_int(plait_json *j, int64_t value);
-void plait_json_number(plait_json *j, double value);
-void plait_json_bool(plait_json *j, int value);
-
-/* Bytes of the UTF-8 character at text (n > 0 bytes), or -k when its first k bytes are no
-   character: a wrong, overlong, surrogate or cut sequence. */
-int plait_utf8_next(const char *text, size_t n);
+void plait_emit_open(plait_emit *j, char bracket); /* '{' or '[' */
+void plait_emit_close(plait_emit *j, char bracket);
+void plait_emit_key(plait_emit *j, const char *key);
+void plait_emit_text(plait_emit *j, const char *text);
+void plait_emit_text_n(plait_emit *j, const char *text, size_t n);
+void plait_emit_int(plait_emit *j, int64_t value);
+void plait_emit_number(plait_emit *j, double value);
+void plait_emit_bool(plait_emit *j, int value);
 
 #endif
