@@ -200,18 +200,15 @@ static void test_splits(void **state)
 static void test_added_tokens(void **state)
 {
     (void)state;
-    const parts p = {
-        .added = ADDED(300, "<m>", ",\"lstrip\":true,\"special\":true") "," ADDED(301, "<r>", ",\"rstrip\":true") "," ADDED(
-            302, "<n>",
-            ",\"normalized\":true") "," ADDED(303, "<n><m>",
-                                              ",\"normalized\":true") "," ADDED(304, "<r",
-                                                                                "") "," ADDED(305,
-                                                                                              "\\u4"
-                                                                                              "e2d "
-                                                                                              "b",
-                                                                                              "") "," ADDED(97,
-                                                                                                            "a",
-                                                                                                            "")};
+    static const char added[] =
+        ADDED(300, "<m>", ",\"lstrip\":true,\"special\":true") "," /* clang-format off */
+        ADDED(301, "<r>", ",\"rstrip\":true") ","
+        ADDED(302, "<n>", ",\"normalized\":true") ","
+        ADDED(303, "<n><m>", ",\"normalized\":true") ","
+        ADDED(304, "<r", "") ","
+        ADDED(305, "\\u4e2d b", "") ","
+        ADDED(97, "a", ""); /* clang-format on */
+    const parts p = {.added = added};
     plait_tokenizer *t = open_ok(&p);
     assert_int_equal(plait_tokenizer_vocab_size(t), 306);
     ENCODES(t, "b \xe3\x80\x80 <m> b", 'b', 300, ' ', 'b');
