@@ -33,8 +33,10 @@ plait_status plait_schedule_capacity(plait_plan *plan)
     if (work > INT32_MAX)
         return plait_fail(PLAIT_E_ARG, "plan: max_seqs %d and n_workers %d are too many",
                           o->max_seqs, o->n_workers);
-    /* Few rows are worth splitting by keys: those that are, when workers would idle. */
-    int64_t rows = (int64_t)o->max_rows + 8 * (int64_t)o->n_workers;
+    /* Keys are split when workers would idle: then a block of rows for each of them, and as much
+       again for finer pieces, is enough. */
+    int64_t rows = (int64_t)row_block * o->n_workers;
+    rows += min32(rows, o->max_rows);
     rows = min32(rows, (int64_t)o->max_rows * PLAIT_ATTN_MAX_SPLITS);
     plan->max_work = (int32_t)work;
     plan->max_partials = o->n_workers > 1 ? min32(rows * o->h_q, INT32_MAX) : 0;
