@@ -132,6 +132,18 @@ static void test_merges_by_rank_then_from_the_left(void **state)
     }
 }
 
+/* An offer whose pair has been merged away must not merge the pair that took its place. */
+static void test_stale_offers_are_dropped(void **state)
+{
+    (void)state;
+    const parts p = {.vocab = ",\"ab\":256,\"bc\":257,\"bcd\":258,\"abc\":259",
+                     .merges = "\"b c\",\"a b\",\"bc d\",\"a bc\""};
+    plait_tokenizer *t = open_ok(&p);
+    ENCODES(t, "abcd", 'a', 258);
+    ENCODES(t, "abc", 259);
+    plait_tokenizer_close(&t);
+}
+
 static void test_ignore_merges_takes_whole_pieces(void **state)
 {
     (void)state;
@@ -169,7 +181,9 @@ static void test_splits(void **state)
     const parts isolated = {.pre = SPLIT("a", "Isolated", "false")};
     const parts removed = {.pre = SPLIT("\\\\s+", "Removed", "false")};
     const parts kept = {.pre = SPLIT("[ab]+", "Removed", "true")};
-    const parts empty = {.pre = SPLIT("x*", "Isolated", "false")};
+    const parts empty = {.pre = SPLIT("x*", "Isolated", "false"),
+                         .vocab = ",\"\\u00c3\\u00a9\":256",
+                         .merges = "\"\\u00c3 \\u00a9\""};
     const parts gpt2 = {.pre = "{\"type\":\"ByteLevel\",\"add_prefix_space\":false}"};
     const parts literal = {
         .pre = "{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\",\"pattern\":"
@@ -187,7 +201,8 @@ static void test_splits(void **state)
     ENCODES(t, "xabyab", 256, 256);
     plait_tokenizer_close(&t);
     t = open_ok(&empty); /* an empty match separates, and ends */
-    ENCODES(t, "abxxab", 'a', 'b', 'x', 'x', 'a', 'b');
+    ENCODES(t, "abxxa", 'a', 'b', 'x', 'x', 'a');
+    ENCODES(t, "\xc3\xa9", 256); /* but not inside a character */
     plait_tokenizer_close(&t);
     t = open_ok(&gpt2);
     ENCODES(t, "ab ab  1", 256, ' ', 256, ' ', ' ', '1');
@@ -482,6 +497,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(test_merges_by_rank_then_from_the_left),
+        TEST(test_stale_offers_are_dropped),
         TEST(test_ignore_merges_takes_whole_pieces),
         TEST(test_long_pieces_are_not_quadratic),
         TEST(test_splits),
