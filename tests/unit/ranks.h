@@ -4,6 +4,7 @@
 #define PLAIT_TESTS_RANKS_H
 
 #include <stdint.h>
+#include <stdio.h>
 
 #include <plait/comm.h>
 
@@ -11,6 +12,15 @@ enum { RANKS_MAX = 16 };
 
 /* Returns 0 if all is well. It runs in a thread, so it must not use cmocka's assertions. */
 typedef int (*rank_fn)(plait_comm *comm, void *user);
+
+/* The first condition that does not hold is told and fails the rank. */
+#define WANT(cond)                                                                                 \
+    do {                                                                                           \
+        if (!(cond)) {                                                                             \
+            fprintf(stderr, "line %d: %s (%s)\n", __LINE__, #cond, plait_last_error());            \
+            return 1;                                                                              \
+        }                                                                                          \
+    } while (0)
 
 /* Opens a group of n threads, runs fn in all and closes it. Returns how many did not give 0. */
 int run_ranks(int32_t n, double timeout_s, rank_fn fn, void *user);

@@ -12,15 +12,6 @@
 
 enum { GUARD = 64, MAX_BYTES = 1 << 16 };
 
-/* The first condition that does not hold is told and fails the rank. */
-#define WANT(cond)                                                                                 \
-    do {                                                                                           \
-        if (!(cond)) {                                                                             \
-            fprintf(stderr, "line %d: %s (%s)\n", __LINE__, #cond, plait_last_error());            \
-            return 1;                                                                              \
-        }                                                                                          \
-    } while (0)
-
 static double seconds(void)
 {
     struct timespec t;
