@@ -44,7 +44,7 @@ if(missing)
 endif()
 plait_option(ENGINE "Checkpoints, tokenizer and generation" "${missing}")
 if(PLAIT_ENGINE_ON)
-    set(PLAIT_ENGINE_LIBS dnnl cjson pcre2-8)
+    set(PLAIT_ENGINE_LIBS dnnl gomp cjson pcre2-8)
 endif()
 
 # MPI: a communicator in src/comm/mpi*.c.

@@ -1,0 +1,343 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* src/engine - checkpoints, model, cache, generation. gemm.c: matrix products by oneDNN. */
+#include "engine/gemm.h"
+
+#include <dnnl.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/convert.h"
+#include "core/status.h"
+
+/* oneDNN's CPU runtime is OpenMP. Only this setting is used: one thread for each caller. */
+extern void omp_set_num_threads(int n);
+
+enum { MAX_BUCKETS = 16, LAYOUT_BUCKET = 16 };
+
+/* What one worker passes to one primitive. */
+struct binding {
+    dnnl_memory_t a, c, scratch;
+};
+
+/* The primitives of one weight shape, one for each bucket of m, and the layout of its weights. */
+struct shape {
+    plait_dtype dtype;
+    int64_t k, n;
+    dnnl_memory_desc_t layout;
+    dnnl_primitive_t primitives[MAX_BUCKETS];
+    struct binding *bindings; /* [buckets][workers] */
+    struct shape *next;
+};
+
+struct plait_gemm {
+    plait_gemm_set *set;
+    struct shape *shape;
+    dnnl_memory_t weights;
+    void *data;
+    plait_gemm *next;
+};
+
+struct worker_memory {
+    dnnl_stream_t stream;
+    void *a, *c, *scratch;
+};
+
+struct plait_gemm_set {
+    dnnl_engine_t engine;
+    int32_t n_workers, max_m, n_buckets;
+    int32_t buckets[MAX_BUCKETS];
+    size_t a_bytes, c_bytes, scratch_bytes; /* of each worker */
+    struct worker_memory *workers;
+    struct shape *shapes;
+    plait_gemm *gemms;
+};
+
+static plait_status check(dnnl_status_t status, const char *what)
+{
+    if (status == dnnl_success)
+        return PLAIT_OK;
+    return plait_fail(status == dnnl_out_of_memory ? PLAIT_E_NOMEM : PLAIT_E_UNSUPPORTED,
+                      "oneDNN: %s failed with status %d", what, (int)status);
+}
+
+static dnnl_data_type_t type_of(plait_dtype dtype)
+{
+    return dtype == PLAIT_BF16 ? dnnl_bf16 : dnnl_f32;
+}
+
+static void *new_bytes(size_t bytes)
+{
+    return aligned_alloc(64, (bytes + 63) / 64 * 64 + 64);
+}
+
+plait_status plait_gemm_set_open(int32_t n_workers, int32_t max_m, plait_gemm_set **out)
+{
+    *out = NULL;
+    omp_set_num_threads(1);
+    plait_gemm_set *set = calloc(1, sizeof *set);
+    if (!set)
+        return plait_fail(PLAIT_E_NOMEM, "no memory for matrix products");
+    set->workers = calloc((size_t)n_workers, sizeof *set->workers);
+    set->n_workers = n_workers;
+    set->max_m = max_m;
+    for (int32_t m = 1; set->n_buckets < MAX_BUCKETS; m *= 2) {
+        set->buckets[set->n_buckets++] = m;
+        if (m >= max_m)
+            break;
+    }
+    plait_status status = set->workers ? PLAIT_OK : plait_fail(PLAIT_E_NOMEM, "no memory");
+    if (status == PLAIT_OK)
+        status = check(dnnl_engine_create(&set->engine, dnnl_cpu, 0), "making an engine");
+    for (int32_t w = 0; w < n_workers && status == PLAIT_OK; w++)
+        status = check(dnnl_stream_create(&set->workers[w].stream, set->engine,
+                                          dnnl_stream_default_flags), "making a stream");
+    if (status != PLAIT_OK)
+        plait_gemm_set_close(&set);
+    *out = set;
+    return status;
+}
+
+static void close_shape(plait_gemm_set *set, struct shape *shape)
+{
+    for (int32_t i = 0; shape->bindings && i < set->n_buckets * set->n_workers; i++) {
+        dnnl_memory_destroy(shape->bindings[i].a);
+        dnnl_memory_destroy(shape->bindings[i].c);
+        dnnl_memory_destroy(shape->bindings[i].scratch);
+    }
+    for (int32_t b = 0; b < set->n_buckets; b++)
+        dnnl_primitive_destroy(shape->primitives[b]);
+    free(shape->bindings);
+    free(shape);
+}
+
+void plait_gemm_set_close(plait_gemm_set **set_ptr)
+{
+    plait_gemm_set *set = *set_ptr;
+    if (!set)
+        return;
+    while (set->gemms) {
+        plait_gemm *gemm = set->gemms;
+        set->gemms = gemm->next;
+        dnnl_memory_destroy(gemm->weights);
+        free(gemm->data);
+        free(gemm);
+    }
+    while (set->shapes) {
+        struct shape *shape = set->shapes;
+        set->shapes = shape->next;
+        close_shape(set, shape);
+    }
+    for (int32_t w = 0; set->workers && w < set->n_workers; w++) {
+        dnnl_stream_destroy(set->workers[w].stream);
+        free(set->workers[w].a);
+        free(set->workers[w].c);
+        free(set->workers[w].scratch);
+    }
+    dnnl_engine_destroy(set->engine);
+    free(set->workers);
+    free(set);
+    *set_ptr = NULL;
+}
+
+/* Enlarges each worker's memory. Its content does not outlive a run, so nothing is copied. */
+static plait_status grow(plait_gemm_set *set, size_t a, size_t c, size_t scratch)
+{
+    if (a <= set->a_bytes && c <= set->c_bytes && scratch <= set->scratch_bytes)
+        return PLAIT_OK;
+    set->a_bytes = a > set->a_bytes ? a : set->a_bytes;
+    set->c_bytes = c > set->c_bytes ? c : set->c_bytes;
+    set->scratch_bytes = scratch > set->scratch_bytes ? scratch : set->scratch_bytes;
+    for (int32_t w = 0; w < set->n_workers; w++) {
+        struct worker_memory *m = &set->workers[w];
+        free(m->a);
+        free(m->c);
+        free(m->scratch);
+        m->a = new_bytes(set->a_bytes);
+        m->c = new_bytes(set->c_bytes);
+        m->scratch = new_bytes(set->scratch_bytes);
+        if (!m->a || !m->c || !m->scratch)
+            return plait_fail(PLAIT_E_NOMEM, "no memory for matrix products");
+        /* Rows beyond m in a bucket are computed and dropped; they need only be numbers. */
+        memset(m->a, 0, set->a_bytes);
+    }
+    return PLAIT_OK;
+}
+
+/* The primitive for `rows` rows. layout NULL: the library chooses that of the weights. */
+static plait_status describe(const plait_gemm_set *set, const struct shape *s, int64_t rows,
+                             const dnnl_memory_desc_t *layout, dnnl_primitive_desc_t *out)
+{
+    dnnl_memory_desc_t a, w, c;
+    dnnl_matmul_desc_t op;
+    dnnl_dims_t a_dims = {rows, s->k}, w_dims = {s->k, s->n}, c_dims = {rows, s->n};
+    PLAIT_TRY(check(dnnl_memory_desc_init_by_tag(&a, 2, a_dims, type_of(s->dtype), dnnl_ab),
+                    "describing rows"));
+    PLAIT_TRY(check(dnnl_memory_desc_init_by_tag(&w, 2, w_dims, type_of(s->dtype),
+                                                 dnnl_format_tag_any), "describing weights"));
+    PLAIT_TRY(check(dnnl_memory_desc_init_by_tag(&c, 2, c_dims, dnnl_f32, dnnl_ab),
+                    "describing a result"));
+    PLAIT_TRY(check(dnnl_matmul_desc_init(&op, &a, layout ? layout : &w, NULL, &c),
+                    "describing a product"));
+    dnnl_primitive_attr_t attr;
+    PLAIT_TRY(check(dnnl_primitive_attr_create(&attr), "making attributes"));
+    dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user);
+    dnnl_status_t status = dnnl_primitive_desc_create(out, &op, attr, set->engine, NULL);
+    dnnl_primitive_attr_destroy(attr);
+    return check(status, "choosing a product");
+}
+
+static plait_status bind(plait_gemm_set *set, struct shape *s, int32_t bucket,
+                         const_dnnl_primitive_desc_t pd)
+{
+    const dnnl_memory_desc_t *a = dnnl_primitive_desc_query_md(pd, dnnl_query_src_md, 0);
+    const dnnl_memory_desc_t *c = dnnl_primitive_desc_query_md(pd, dnnl_query_dst_md, 0);
+    const dnnl_memory_desc_t *t = dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0);
+    PLAIT_TRY(grow(set, dnnl_memory_desc_get_size(a), dnnl_memory_desc_get_size(c),
+                   dnnl_memory_desc_get_size(t)));
+    for (int32_t w = 0; w < set->n_workers; w++) {
+        struct binding *b = &s->bindings[bucket * set->n_workers + w];
+        PLAIT_TRY(check(dnnl_memory_create(&b->a, a, set->engine, DNNL_MEMORY_NONE), "memory"));
+        PLAIT_TRY(check(dnnl_memory_create(&b->c, c, set->engine, DNNL_MEMORY_NONE), "memory"));
+        PLAIT_TRY(
+            check(dnnl_memory_create(&b->scratch, t, set->engine, DNNL_MEMORY_NONE), "memory"));
+    }
+    return check(dnnl_primitive_create(&s->primitives[bucket], pd), "compiling a product");
+}
+
+static plait_status find_shape(plait_gemm_set *set, plait_dtype dtype, int64_t k, int64_t n,
+                               struct shape **out)
+{
+    for (struct shape *s = set->shapes; s; s = s->next) {
+        if (s->dtype == dtype && s->k == k && s->n == n) {
+            *out = s;
+            return PLAIT_OK;
+        }
+    }
+    struct shape *s = calloc(1, sizeof *s);
+    if (!s)
+        return plait_fail(PLAIT_E_NOMEM, "no memory for matrix products");
+    s->dtype = dtype;
+    s->k = k;
+    s->n = n;
+    s->next = set->shapes;
+    set->shapes = s;
+    s->bindings = calloc((size_t)set->n_buckets * (size_t)set->n_workers, sizeof *s->bindings);
+    if (!s->bindings)
+        return plait_fail(PLAIT_E_NOMEM, "no memory for matrix products");
+    dnnl_primitive_desc_t pd;
+    PLAIT_TRY(describe(set, s, LAYOUT_BUCKET, NULL, &pd));
+    s->layout = *dnnl_primitive_desc_query_md(pd, dnnl_query_weights_md, 0);
+    dnnl_primitive_desc_destroy(pd);
+    for (int32_t b = 0; b < set->n_buckets; b++) {
+        PLAIT_TRY(describe(set, s, set->buckets[b], &s->layout, &pd));
+        plait_status status = bind(set, s, b, pd);
+        dnnl_primitive_desc_destroy(pd);
+        PLAIT_TRY(status);
+    }
+    *out = s;
+    return PLAIT_OK;
+}
+
+/* Converts and lays out the weights. */
+static plait_status fill(plait_gemm *gemm, const float *w, int64_t k_stride, int64_t n_stride)
+{
+    plait_gemm_set *set = gemm->set;
+    struct shape *s = gemm->shape;
+    dnnl_dims_t dims = {s->k, s->n}, strides = {k_stride, n_stride};
+    dnnl_memory_desc_t plain;
+    PLAIT_TRY(check(dnnl_memory_desc_init_by_strides(&plain, 2, dims, dnnl_f32, strides),
+                    "describing weights"));
+    dnnl_memory_t from;
+    PLAIT_TRY(check(dnnl_memory_create(&from, &plain, set->engine, (void *)(uintptr_t)w),
+                    "describing weights"));
+    dnnl_primitive_desc_t pd = NULL;
+    dnnl_primitive_t reorder = NULL;
+    dnnl_exec_arg_t args[] = {{DNNL_ARG_FROM, from}, {DNNL_ARG_TO, gemm->weights}};
+    plait_status status = check(dnnl_reorder_primitive_desc_create(&pd, &plain, set->engine,
+                                    &s->layout, set->engine, NULL), "choosing a layout");
+    if (status == PLAIT_OK)
+        status = check(dnnl_primitive_create(&reorder, pd), "compiling a layout");
+    if (status == PLAIT_OK)
+        status = check(dnnl_primitive_execute(reorder, set->workers[0].stream, 2, args),
+                       "laying out weights");
+    dnnl_primitive_destroy(reorder);
+    dnnl_primitive_desc_destroy(pd);
+    dnnl_memory_destroy(from);
+    return status;
+}
+
+plait_status plait_gemm_open(plait_gemm_set *set, plait_dtype dtype, const float *w, int64_t k,
+                             int64_t n, int64_t k_stride, int64_t n_stride, plait_gemm **out)
+{
+    *out = NULL;
+    omp_set_num_threads(1);
+    plait_gemm *gemm = calloc(1, sizeof *gemm);
+    if (!gemm)
+        return plait_fail(PLAIT_E_NOMEM, "no memory for weights");
+    gemm->set = set;
+    gemm->next = set->gemms;
+    set->gemms = gemm;
+    PLAIT_TRY(find_shape(set, dtype, k, n, &gemm->shape));
+    gemm->data = new_bytes(dnnl_memory_desc_get_size(&gemm->shape->layout));
+    if (!gemm->data)
+        return plait_fail(PLAIT_E_NOMEM, "no memory for weights of %lld x %lld", (long long)k,
+                          (long long)n);
+    PLAIT_TRY(check(dnnl_memory_create(&gemm->weights, &gemm->shape->layout, set->engine,
+                                       gemm->data), "holding weights"));
+    PLAIT_TRY(fill(gemm, w, k_stride, n_stride));
+    *out = gemm;
+    return PLAIT_OK;
+}
+
+/* A as the primitive takes it: in place where dtype, stride and bucket allow, else a copy. */
+static void *pack_rows(const plait_gemm *g, void *scratch, int32_t m, int32_t bucket,
+                       const float *a, int64_t lda)
+{
+    int64_t k = g->shape->k;
+    if (g->shape->dtype == PLAIT_F32 && lda == k && m == bucket)
+        return (void *)(uintptr_t)a;
+    for (int32_t i = 0; i < m; i++) {
+        if (g->shape->dtype == PLAIT_F32) {
+            memcpy((float *)scratch + i * k, a + i * lda, (size_t)k * sizeof(float));
+            continue;
+        }
+        uint16_t *to = (uint16_t *)scratch + i * k;
+        for (int64_t j = 0; j < k; j++)
+            to[j] = plait_bf16_from_f32(a[i * lda + j]);
+    }
+    return scratch;
+}
+
+plait_status plait_gemm_run(const plait_gemm *g, int32_t worker, int32_t m, const float *a,
+                            int64_t lda, float *c, int64_t ldc)
+{
+    if (m <= 0)
+        return PLAIT_OK;
+    const plait_gemm_set *set = g->set;
+    if (m > set->max_m)
+        return plait_fail(PLAIT_E_ARG, "%d rows in a product made for %d", m, set->max_m);
+    omp_set_num_threads(1);
+    int32_t b = 0;
+    while (set->buckets[b] < m)
+        b++;
+    const struct worker_memory *memory = &set->workers[worker];
+    struct binding *bind_to = &g->shape->bindings[b * set->n_workers + worker];
+    int64_t n = g->shape->n;
+    int direct = ldc == n && m == set->buckets[b];
+    float *result = direct ? c : memory->c;
+    dnnl_memory_set_data_handle(bind_to->a, pack_rows(g, memory->a, m, set->buckets[b], a, lda));
+    dnnl_memory_set_data_handle(bind_to->c, result);
+    dnnl_memory_set_data_handle(bind_to->scratch, memory->scratch);
+    dnnl_exec_arg_t args[] = {{DNNL_ARG_SRC, bind_to->a}, {DNNL_ARG_WEIGHTS, g->weights},
+                              {DNNL_ARG_DST, bind_to->c}, {DNNL_ARG_SCRATCHPAD, bind_to->scratch}};
+    dnnl_status_t status =
+        dnnl_primitive_execute(g->shape->primitives[b], memory->stream, 4, args);
+    for (int32_t i = 0; i < m && !direct; i++)
+        memcpy(c + i * ldc, result + i * n, (size_t)n * sizeof(float));
+    return check(status, "a product");
+}
+
+int64_t plait_gemm_n(const plait_gemm *gemm)
+{
+    return gemm->shape->n;
+}
