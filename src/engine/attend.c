@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* attend.c: metadata of a batch and the attention step of one rank. */
+/* attend.c: plans of batches and the attention step of one rank. */
 #include "engine/attend.h"
 
 #include <stdlib.h>
@@ -7,101 +7,123 @@
 
 #include "core/status.h"
 
+static plait_status open_dcp(plait_attend *a)
+{
+    const plait_attend_options *o = &a->options;
+    plait_dcp_options d = PLAIT_DCP_OPTIONS_INIT;
+    d.comm = o->dcp_ranks;
+    d.heads = o->dcp_heads;
+    d.d_qk = o->d_qk;
+    d.d_v = o->d_v;
+    d.max_rows = o->max_rows;
+    d.q_dtype = o->q_dtype;
+    d.partial_dtype = PLAIT_F32;
+    d.exchange = o->exchange;
+    return plait_dcp_open(&d, &a->dcp);
+}
+
 plait_status plait_attend_open(const plait_attend_options *o, plait_attend *a)
 {
     memset(a, 0, sizeof *a);
     a->options = *o;
     const size_t rows = (size_t)o->max_rows, heads = (size_t)o->num_heads;
-    a->row_start = malloc((size_t)(o->max_seqs + 1) * sizeof *a->row_start);
-    a->positions = malloc(rows * sizeof *a->positions);
-    a->slots = malloc(rows * sizeof *a->slots);
-    a->kv_end = malloc(rows * sizeof *a->kv_end);
-    a->page_table = malloc((size_t)o->max_seqs * (size_t)o->max_pages * sizeof *a->page_table);
+    const size_t seqs = (size_t)o->max_seqs;
+    a->committed = malloc(seqs * sizeof *a->committed);
+    a->counts = malloc(seqs * sizeof *a->counts);
+    a->table_len = malloc(seqs * sizeof *a->table_len);
+    a->is_prompt = malloc(seqs);
     a->q = malloc(rows * heads * (size_t)o->d_qk * plait_dtype_bytes(o->q_dtype));
     a->out = malloc(rows * heads * (size_t)o->d_v * sizeof *a->out);
-    a->lse = malloc(rows * heads * sizeof *a->lse);
-    if (a->row_start && a->positions && a->slots && a->kv_end && a->page_table && a->q && a->out &&
-        a->lse)
-        return PLAIT_OK;
-    plait_attend_close(a);
-    return plait_fail(PLAIT_E_NOMEM, "no memory for attention over %d rows", (int)o->max_rows);
+    plait_status status = PLAIT_OK;
+    if (!a->committed || !a->counts || !a->table_len || !a->is_prompt || !a->q || !a->out)
+        status = plait_fail(PLAIT_E_NOMEM, "no memory for attention over %d rows",
+                            (int)o->max_rows);
+    if (o->dcp_ranks)
+        status = plait_comm_agree(o->dcp_ranks, "open attention", status);
+    if (status == PLAIT_OK && o->dcp_ranks)
+        status = open_dcp(a);
+    if (status != PLAIT_OK)
+        plait_attend_close(a);
+    return status;
 }
 
 void plait_attend_close(plait_attend *a)
 {
-    void *const all[] = {a->row_start, a->positions, a->slots, a->kv_end, a->page_table,
-                         a->q,         a->out,       a->lse,   a->workspace};
+    plait_dcp_close(&a->dcp);
+    void *const all[] = {a->committed, a->counts, a->page_table, a->table_len,
+                         a->is_prompt, a->q,      a->out,        a->workspace};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         free(all[i]);
     memset(a, 0, sizeof *a);
 }
 
-plait_status plait_attend_begin(plait_attend *a, const plait_kv_group *g, int32_t num_seqs,
-                                const int32_t *tables, const int64_t *starts,
-                                const int32_t *counts)
+static int is_sharded(const plait_attend *a, const plait_kv_group *g)
 {
-    a->num_seqs = num_seqs;
-    a->num_rows = 0;
-    for (int32_t s = 0; s < num_seqs; s++) {
-        const int32_t *table = g->tables + tables[s] * g->table_len;
-        memcpy(a->page_table + s * a->options.max_pages, table,
-               (size_t)g->table_len * sizeof *table);
-        a->row_start[s] = a->num_rows;
-        for (int32_t i = 0; i < counts[s]; i++) {
-            int32_t begin;
-            const int32_t row = a->num_rows++;
-            a->positions[row] = (int32_t)(starts[s] + i);
-            a->slots[row] =
-                plait_shard_slot(g->shard, starts[s] + i, table, g->table_len, g->page_size);
-            plait_shard_range(g->shard, starts[s] + i, 0, &begin, &a->kv_end[row]);
-        }
+    return a->dcp && g->shard.d > 1;
+}
+
+plait_status plait_attend_open_plan(const plait_attend *a, plait_kv_group *g)
+{
+    const plait_attend_options *o = &a->options;
+    plait_plan_options p = PLAIT_PLAN_OPTIONS_INIT;
+    p.shard = g->shard;
+    p.op = PLAIT_OP_MLA;
+    p.h_q = is_sharded(a, g) ? o->group_heads : o->num_heads;
+    p.h_kv = 1;
+    p.d_qk = o->d_qk;
+    p.d_v = o->d_v;
+    p.page_size = g->page_size;
+    p.max_seqs = o->max_seqs;
+    p.max_rows = o->max_rows;
+    p.max_pages_per_seq = (int32_t)plait_shard_pages(g->shard, o->max_length, g->page_size);
+    p.n_workers = o->executor->n_workers;
+    return plait_plan_open(&p, &g->plan);
+}
+
+/* The requests' tables side by side, as a batch holds them. */
+static plait_status gather_tables(plait_attend *a, const plait_kv_group *g, int32_t num_seqs,
+                                  const int32_t *tables)
+{
+    if (g->table_len > a->table_stride) {
+        free(a->page_table);
+        a->table_stride = 0;
+        a->page_table = malloc((size_t)a->options.max_seqs * (size_t)g->table_len *
+                               sizeof *a->page_table);
+        if (!a->page_table)
+            return plait_fail(PLAIT_E_NOMEM, "no memory for page tables");
+        a->table_stride = (int32_t)g->table_len;
     }
-    a->row_start[num_seqs] = a->num_rows;
+    for (int32_t s = 0; s < num_seqs; s++) {
+        a->table_len[s] = g->used[tables[s]];
+        memcpy(a->page_table + (int64_t)s * a->table_stride, g->tables + tables[s] * g->table_len,
+               (size_t)a->table_len[s] * sizeof *a->page_table);
+    }
     return PLAIT_OK;
 }
 
-static plait_attn_args fill_args(const plait_attend *a, const plait_kv_group *g, int32_t layer)
+/* The arguments that all layers of the batch share, the kernel for them, and its workspace. */
+static plait_status prepare(plait_attend *a, const plait_kv_group *g)
 {
     const plait_attend_options *o = &a->options;
-    plait_attn_args args = PLAIT_ATTN_ARGS_INIT;
-    args.op = PLAIT_OP_MLA;
-    args.num_seqs = a->num_seqs;
-    args.num_rows = a->num_rows;
-    args.h_q = o->num_heads;
-    args.h_kv = 1;
-    args.d_qk = o->d_qk;
-    args.d_v = o->d_v;
-    args.page_size = g->page_size;
-    args.row_start = a->row_start;
-    args.kv_end = a->kv_end;
-    args.page_table = a->page_table;
-    args.page_table_stride = o->max_pages;
-    args.num_pages = g->num_pages;
-    args.q = a->q;
-    args.q_dtype = o->q_dtype;
-    args.q_head_stride = o->d_qk;
-    args.q_row_stride = (int64_t)o->num_heads * o->d_qk;
-    args.k = plait_kv_layer(g, layer);
-    args.kv_dtype = g->dtype;
-    args.k_token_stride = args.k_head_stride = g->width;
-    args.k_page_stride = (int64_t)g->width * g->page_size;
-    args.out = a->out;
-    args.out_dtype = PLAIT_F32;
-    args.out_head_stride = o->d_v;
-    args.out_row_stride = (int64_t)o->num_heads * o->d_v;
-    args.lse = a->lse;
-    args.lse_head_stride = 1;
-    args.lse_row_stride = o->num_heads;
-    args.softmax_scale = o->softmax_scale;
-    return args;
-}
-
-plait_status plait_attend_step(plait_attend *a, const plait_kv_group *g, int32_t layer)
-{
-    const plait_attend_options *o = &a->options;
-    plait_attn_args args = fill_args(a, g, layer);
-    PLAIT_TRY(plait_attn_pick(&args, o->features, o->executor->n_workers, o->pattern, &a->kernel));
-    const size_t bytes = plait_attn_workspace(a->kernel, &args, o->executor->n_workers);
+    plait_attn_args *args = &a->args;
+    *args = (plait_attn_args)PLAIT_ATTN_ARGS_INIT;
+    PLAIT_TRY(plait_plan_bind(g->plan, &a->batch, args));
+    args->num_pages = g->num_pages;
+    args->q = a->q;
+    args->q_dtype = o->q_dtype;
+    args->q_head_stride = o->d_qk;
+    args->q_row_stride = (int64_t)o->num_heads * o->d_qk;
+    args->k = plait_kv_layer(g, 0);
+    args->kv_dtype = g->dtype;
+    args->k_token_stride = args->k_head_stride = g->width;
+    args->k_page_stride = (int64_t)g->width * g->page_size;
+    args->out = a->out;
+    args->out_dtype = PLAIT_F32;
+    args->out_head_stride = o->d_v;
+    args->out_row_stride = (int64_t)o->num_heads * o->d_v;
+    args->softmax_scale = o->softmax_scale;
+    PLAIT_TRY(plait_attn_pick(args, o->features, o->executor->n_workers, o->pattern, &a->kernel));
+    const size_t bytes = plait_plan_workspace_max(g->plan, a->kernel);
     if (bytes > a->workspace_bytes) {
         free(a->workspace);
         a->workspace_bytes = 0;
@@ -110,20 +132,58 @@ plait_status plait_attend_step(plait_attend *a, const plait_kv_group *g, int32_t
             return plait_fail(PLAIT_E_NOMEM, "no memory for %zu bytes of workspace", bytes);
         a->workspace_bytes = bytes;
     }
-    args.workspace = a->workspace;
-    args.workspace_bytes = a->workspace_bytes;
-    return plait_attn_run(a->kernel, &args, o->executor);
+    args->workspace = a->workspace;
+    args->workspace_bytes = a->workspace_bytes;
+    return PLAIT_OK;
 }
 
-plait_status plait_attend_sum(plait_attend *a, float *x, int64_t n)
+plait_status plait_attend_begin(plait_attend *a, const plait_kv_group *g, int32_t num_seqs,
+                                int32_t *tables, int64_t *starts, int32_t *counts,
+                                int32_t is_prompt)
 {
-    (void)a, (void)x, (void)n;
-    return PLAIT_OK;
+    PLAIT_TRY(gather_tables(a, g, num_seqs, tables));
+    memcpy(a->committed, starts, (size_t)num_seqs * sizeof *starts);
+    memcpy(a->counts, counts, (size_t)num_seqs * sizeof *counts);
+    memset(a->is_prompt, is_prompt != 0, (size_t)num_seqs);
+    a->batch = (plait_plan_batch)PLAIT_PLAN_BATCH_INIT;
+    a->batch.num_seqs = num_seqs;
+    a->batch.committed = a->committed;
+    a->batch.q_len = a->counts;
+    a->batch.is_prompt = a->is_prompt;
+    a->batch.page_table = a->page_table;
+    a->batch.page_table_stride = a->table_stride;
+    a->batch.table_len = a->table_len;
+    PLAIT_TRY(plait_plan_build(g->plan, &a->batch));
+    a->view = plait_plan_get(g->plan);
+    a->num_rows = a->view->num_rows;
+    /* table_len is free now: the tables in the order that they came in. */
+    memcpy(a->table_len, tables, (size_t)num_seqs * sizeof *tables);
+    for (int32_t s = 0; s < num_seqs; s++) {
+        const int32_t from = a->view->order[s];
+        tables[s] = a->table_len[from];
+        starts[s] = a->committed[from];
+        counts[s] = a->counts[from];
+    }
+    return prepare(a, g);
+}
+
+plait_status plait_attend_step(plait_attend *a, const plait_kv_group *g, int32_t layer)
+{
+    a->args.k = plait_kv_layer(g, layer);
+    if (is_sharded(a, g))
+        return plait_dcp_step(a->dcp, a->kernel, &a->args, a->options.executor);
+    return plait_attn_run(a->kernel, &a->args, a->options.executor);
+}
+
+plait_status plait_attend_sum(plait_attend *a, const float *x, int64_t n, float *out)
+{
+    return plait_comm_all_reduce(a->options.ranks, "sum over ranks", -1, NULL, x, n, out);
 }
 
 plait_status plait_attend_gather(plait_attend *a, const float *x, int64_t n, float *all)
 {
-    (void)a;
-    memcpy(all, x, (size_t)n * sizeof *x);
-    return PLAIT_OK;
+    int64_t bytes[PLAIT_COMM_MAX_RANKS];
+    for (int32_t r = 0; r < plait_comm_size(a->options.ranks); r++)
+        bytes[r] = n * (int64_t)sizeof *x;
+    return plait_comm_all_gather(a->options.ranks, "gather logits", -1, NULL, x, bytes, all);
 }

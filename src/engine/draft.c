@@ -24,22 +24,21 @@ static void keep_state(plait_session *s, int32_t index, int32_t row)
            (size_t)hidden * sizeof(float));
 }
 
-plait_status plait_draft_catch_up(plait_session *s, int32_t num, const int32_t *sequences,
-                                  const int64_t *starts, const int32_t *counts, const float *states)
+plait_status plait_draft_catch_up(plait_session *s, int32_t num, int32_t is_prompt)
 {
+    const int64_t hidden = hidden_size(s);
     if (s->kind != PLAIT_DRAFT_MTP)
         return PLAIT_OK;
-    int32_t rows = 0;
-    for (int32_t i = 0; i < num; i++) {
-        const plait_sequence *q = &s->sequences[sequences[i]];
-        s->tables[i] = sequences[i];
-        s->starts[i] = starts[i];
-        s->counts[i] = counts[i];
-        memcpy(s->ids + rows, q->ids + starts[i] + 1, (size_t)counts[i] * sizeof *s->ids);
-        rows += counts[i];
+    PLAIT_TRY(plait_session_begin(s, s->draft, num, is_prompt));
+    for (int32_t i = 0, row = 0; i < num; i++) {
+        const plait_sequence *q = &s->sequences[s->tables[i]];
+        const size_t count = (size_t)s->counts[i];
+        memcpy(s->ids + row, q->ids + s->starts[i] + 1, count * sizeof *s->ids);
+        memcpy(s->states + row * hidden, s->pass->hidden + q->row * hidden,
+               count * (size_t)hidden * sizeof(float));
+        row += s->counts[i];
     }
-    PLAIT_TRY(plait_session_begin(s, s->draft, num));
-    PLAIT_TRY(plait_pass_mtp(s->pass, s->draft, s->ids, states));
+    PLAIT_TRY(plait_pass_mtp(s->pass, s->draft, s->ids, s->states));
     for (int32_t i = 0, row = 0; i < num; i++) {
         row += s->counts[i];
         keep_state(s, s->tables[i], row - 1);
@@ -71,24 +70,41 @@ static plait_status choose_drafts(plait_session *s, int32_t num, const int32_t *
     return PLAIT_OK;
 }
 
-/* One row each: the last draft beside the state that gave it. */
-static plait_status advance_mtp(plait_session *s, int32_t num, const int32_t *list, int32_t round)
+/* The sequences with room for draft number `round`, one row each, at the index of the token that
+   the row holds (target) or one before it (draft layer: `behind` 1). */
+static int32_t list_rows(plait_session *s, int32_t num, const int32_t *list, int32_t round,
+                         int32_t behind)
 {
-    const int64_t hidden = hidden_size(s);
     int32_t n = 0;
     for (int32_t i = 0; i < num; i++) {
         const plait_sequence *q = &s->sequences[list[i]];
         if (plait_session_room(s, q) <= round)
             continue;
-        memcpy(s->states + n * hidden, q->state, (size_t)hidden * sizeof(float));
-        s->ids[n] = q->drafts[q->num_drafts - 1];
         s->tables[n] = list[i];
-        s->starts[n] = q->num_known - 2 + q->num_drafts;
+        s->starts[n] = q->num_known - 1 + q->num_drafts - behind;
         s->counts[n++] = 1;
     }
+    return n;
+}
+
+static int32_t last_token(const plait_sequence *q)
+{
+    return q->num_drafts ? q->drafts[q->num_drafts - 1] : q->ids[q->num_known - 1];
+}
+
+/* One row each: the last draft beside the state that gave it. */
+static plait_status advance_mtp(plait_session *s, int32_t num, const int32_t *list, int32_t round)
+{
+    const int64_t hidden = hidden_size(s);
+    const int32_t n = list_rows(s, num, list, round, 1);
     if (n == 0)
         return PLAIT_OK;
-    PLAIT_TRY(plait_session_begin(s, s->draft, n));
+    PLAIT_TRY(plait_session_begin(s, s->draft, n, 0));
+    for (int32_t i = 0; i < n; i++) {
+        const plait_sequence *q = &s->sequences[s->tables[i]];
+        s->ids[i] = last_token(q);
+        memcpy(s->states + i * hidden, q->state, (size_t)hidden * sizeof(float));
+    }
     PLAIT_TRY(plait_pass_mtp(s->pass, s->draft, s->ids, s->states));
     for (int32_t i = 0; i < n; i++)
         keep_state(s, s->tables[i], i);
@@ -100,19 +116,12 @@ static plait_status advance_mtp(plait_session *s, int32_t num, const int32_t *li
 static plait_status advance_oracle(plait_session *s, int32_t num, const int32_t *list,
                                    int32_t round)
 {
-    int32_t n = 0;
-    for (int32_t i = 0; i < num; i++) {
-        const plait_sequence *q = &s->sequences[list[i]];
-        if (plait_session_room(s, q) <= round)
-            continue;
-        s->ids[n] = q->num_drafts ? q->drafts[q->num_drafts - 1] : q->ids[q->num_known - 1];
-        s->tables[n] = list[i];
-        s->starts[n] = q->num_known - 1 + q->num_drafts;
-        s->counts[n++] = 1;
-    }
+    const int32_t n = list_rows(s, num, list, round, 0);
     if (n == 0)
         return PLAIT_OK;
-    PLAIT_TRY(plait_session_begin(s, s->target, n));
+    PLAIT_TRY(plait_session_begin(s, s->target, n, 0));
+    for (int32_t i = 0; i < n; i++)
+        s->ids[i] = last_token(&s->sequences[s->tables[i]]);
     PLAIT_TRY(plait_pass_target(s->pass, s->target, s->ids));
     for (int32_t i = 0; i < n; i++)
         keep_state(s, s->tables[i], i);

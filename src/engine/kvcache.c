@@ -18,7 +18,7 @@ int64_t plait_kv_page_bytes(const plait_kv_group *g)
     return (int64_t)g->num_layers * g->page_size * (int64_t)token_bytes(g);
 }
 
-void plait_kv_close(plait_kv_group *g)
+void plait_kv_release(plait_kv_group *g)
 {
     free(g->pool);
     free(g->tables);
@@ -29,10 +29,16 @@ void plait_kv_close(plait_kv_group *g)
     g->num_pages = g->num_tables = g->num_free = 0;
 }
 
+void plait_kv_close(plait_kv_group *g)
+{
+    plait_kv_release(g);
+    plait_plan_close(&g->plan);
+}
+
 plait_status plait_kv_reserve(plait_kv_group *g, int64_t pages, int32_t requests,
                               int64_t max_length)
 {
-    plait_kv_close(g);
+    plait_kv_release(g);
     if (pages > INT32_MAX)
         return plait_fail(PLAIT_E_NOMEM, "%lld pages in one cache, at most 2^31 - 1 are possible",
                           (long long)pages);
@@ -42,7 +48,7 @@ plait_status plait_kv_reserve(plait_kv_group *g, int64_t pages, int32_t requests
     g->used = calloc((size_t)requests, sizeof *g->used);
     g->free_pages = malloc((size_t)(pages + 1) * sizeof *g->free_pages);
     if (!g->pool || !g->tables || !g->used || !g->free_pages) {
-        plait_kv_close(g);
+        plait_kv_release(g);
         return plait_fail(PLAIT_E_NOMEM, "no memory for a KV cache of %lld bytes",
                           (long long)(pages * plait_kv_page_bytes(g)));
     }

@@ -13,6 +13,7 @@
 #include <stdint.h>
 
 #include <plait/dtype.h>
+#include <plait/plan.h>
 #include <plait/shard.h>
 #include <plait/status.h>
 
@@ -23,6 +24,7 @@ typedef struct plait_kv_group {
     int32_t num_pages;  /* of the pool */
     int32_t num_tables; /* requests */
     int64_t table_len;  /* entries of one request's table */
+    plait_plan *plan; /* of this group's batches; closed with the group */
     unsigned char *pool; /* [num_layers][num_pages][page_size][width] */
     int32_t *tables;     /* [num_tables][table_len] */
     int32_t *used;       /* [num_tables] pages of each request */
@@ -37,6 +39,8 @@ int64_t plait_kv_page_bytes(const plait_kv_group *group);
    free afterwards. The geometry, layers, width, page size and dtype must be set. */
 plait_status plait_kv_reserve(plait_kv_group *group, int64_t pages, int32_t requests,
                               int64_t max_length);
+/* Frees pages and tables; reserve may follow. */
+void plait_kv_release(plait_kv_group *group);
 void plait_kv_close(plait_kv_group *group);
 
 /* Gives request `table` the pages that `length` tokens need: takes more, or gives back the rest. */

@@ -75,8 +75,8 @@ static plait_status write_latents(plait_pass *p, int32_t worker)
     for (int32_t r = 0; r < p->num_rows; r++) {
         float *row = p->latent + (int64_t)r * width;
         rms_norm(row, p->layer->kv_norm, c->kv_lora_rank, c->rms_norm_eps, row);
-        plait_rope_apply(p->rope, p->attend->positions[r], row + c->kv_lora_rank);
-        plait_kv_write(p->group, p->layer_index, p->attend->slots[r], row);
+        plait_rope_apply(p->rope, p->attend->view->position[r], row + c->kv_lora_rank);
+        plait_kv_write(p->group, p->layer_index, p->attend->view->slot[r], row);
     }
     return PLAIT_OK;
 }
@@ -106,7 +106,7 @@ static plait_status query_head(plait_pass *p, int32_t head, int32_t worker)
     for (int32_t r = 0; r < p->num_rows; r++) {
         float *rope = w->head + (int64_t)r * d_q + c->qk_nope_dim;
         const int64_t at = ((int64_t)r * p->model->num_heads + head) * stride;
-        plait_rope_apply(p->rope, p->attend->positions[r], rope);
+        plait_rope_apply(p->rope, p->attend->view->position[r], rope);
         put_query(p->attend, at, w->mid + (int64_t)r * rank, rank);
         put_query(p->attend, at + rank, rope, c->qk_rope_dim);
     }
@@ -142,9 +142,13 @@ static plait_status output_item(plait_pass *p, int32_t slice, int32_t worker)
 static plait_status add_sums(plait_pass *p)
 {
     const int64_t n = (int64_t)p->num_rows * p->model->config->hidden_size;
-    PLAIT_TRY(plait_attend_sum(p->attend, p->sum, n));
+    const float *sum = p->sum;
+    if (p->model->n_ranks > 1) {
+        PLAIT_TRY(plait_attend_sum(p->attend, p->sum, n, p->total));
+        sum = p->total;
+    }
     for (int64_t i = 0; i < n; i++)
-        p->x[i] += p->sum[i];
+        p->x[i] += sum[i];
     return PLAIT_OK;
 }
 
@@ -331,7 +335,7 @@ plait_status plait_pass_mtp(plait_pass *p, plait_kv_group *group, const int32_t 
     for (int32_t r = 0; r < p->num_rows; r++) {
         float *row = p->join + r * 2 * hidden;
         /* The norm of zeros is zeros: the row at position 0 has no embedding. */
-        if (p->attend->positions[r] == 0)
+        if (p->attend->view->position[r] == 0)
             memset(row, 0, (size_t)hidden * sizeof(float));
         else
             rms_norm(p->embedding + ids[r] * hidden, mtp->enorm, c->hidden_size, c->rms_norm_eps,
@@ -426,6 +430,7 @@ static int open_buffers(plait_pass *p)
     p->latent = floats(rows * (c->kv_lora_rank + c->qk_rope_dim));
     p->values = floats(rows * m->num_heads * c->v_dim);
     p->sum = floats(rows * hidden);
+    p->total = floats(rows * hidden);
     p->routing = floats(rows * c->num_experts + 1);
     p->experts = floats(rows * c->experts_per_token + 1);
     p->weights = floats(rows * c->experts_per_token + 1);
@@ -437,7 +442,7 @@ static int open_buffers(plait_pass *p)
     p->piece = floats(pieces);
     p->pieces = floats(pieces * m->n_ranks);
     p->workers = calloc((size_t)p->n_workers, sizeof *p->workers);
-    int ok = p->x && p->y && p->hidden && p->join && p->latent && p->values && p->sum &&
+    int ok = p->x && p->y && p->hidden && p->join && p->latent && p->values && p->sum && p->total &&
              p->routing && p->experts && p->weights && p->margin && p->unit_worker &&
              p->unit_rows && p->unit_load && p->logits && p->piece && p->pieces && p->workers;
     for (int32_t w = 0; ok && w < p->n_workers; w++)
@@ -467,7 +472,8 @@ plait_status plait_pass_open(const plait_model *model, const plait_rope_table *r
 
 void plait_pass_close(plait_pass *p)
 {
-    void *const all[] = {p->x, p->y, p->hidden, p->join, p->latent, p->values, p->sum, p->routing,
+    void *const all[] = {p->x, p->y, p->hidden, p->join, p->latent, p->values, p->sum, p->total,
+                         p->routing,
                          p->experts, p->weights, p->margin, p->unit_worker, p->unit_rows,
                          p->unit_load,                         p->logits, p->piece, p->pieces};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)

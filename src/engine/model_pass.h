@@ -37,7 +37,7 @@ typedef struct plait_pass {
     float *join;   /* [max_rows][2 * hidden] input of the draft layer */
     float *latent; /* [max_rows][latent + rope] */
     float *values; /* [max_rows][heads * v] */
-    float *sum;    /* [max_rows][hidden] partial sums of this rank */
+    float *sum, *total; /* [max_rows][hidden] partial sums of this rank, and over all ranks */
     float *routing; /* [max_rows][num_experts] */
     int32_t *experts; /* [max_rows][experts_per_token] */
     float *weights;

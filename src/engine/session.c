@@ -50,11 +50,13 @@ void plait_session_close(plait_session *s)
     s->states = NULL;
 }
 
-plait_status plait_session_begin(plait_session *s, plait_kv_group *group, int32_t num_seqs)
+plait_status plait_session_begin(plait_session *s, plait_kv_group *group, int32_t num_seqs,
+                                 int32_t is_prompt)
 {
     for (int32_t i = 0; i < num_seqs; i++)
         PLAIT_TRY(plait_kv_resize(group, s->tables[i], s->starts[i] + s->counts[i]));
-    return plait_attend_begin(s->pass->attend, group, num_seqs, s->tables, s->starts, s->counts);
+    return plait_attend_begin(s->pass->attend, group, num_seqs, s->tables, s->starts, s->counts,
+                              is_prompt);
 }
 
 plait_status plait_session_choose(plait_session *s, const float *states, int32_t n, int32_t *chosen)
@@ -131,23 +133,23 @@ static int32_t take_tokens(plait_session *s, plait_sequence *q, const int32_t *t
 static plait_status prefill_chunk(plait_session *s, int32_t index, int64_t start, int32_t count)
 {
     plait_sequence *q = &s->sequences[index];
-    const int64_t hidden = hidden_size(s);
     s->tables[0] = index;
     s->starts[0] = start;
     s->counts[0] = count;
-    PLAIT_TRY(plait_session_begin(s, s->target, 1));
+    PLAIT_TRY(plait_session_begin(s, s->target, 1, 1));
     PLAIT_TRY(plait_pass_target(s->pass, s->target, q->ids + start));
-    memcpy(s->states, s->pass->hidden, (size_t)(count * hidden) * sizeof(float));
+    q->row = 0;
     if (start + count == q->num_prompt) {
         int32_t token;
-        PLAIT_TRY(plait_session_choose(s, s->states + (count - 1) * hidden, 1, &token));
+        PLAIT_TRY(plait_session_choose(
+            s, s->pass->hidden + (int64_t)(count - 1) * hidden_size(s), 1, &token));
         take_tokens(s, q, &token, 1);
         q->first_s = q->last_s;
         PLAIT_TRY(stream(s, index));
     }
     if (q->finished || plait_session_room(s, q) == 0)
         return PLAIT_OK;
-    return plait_draft_catch_up(s, 1, &index, &start, &count, s->states);
+    return plait_draft_catch_up(s, 1, 1);
 }
 
 static plait_status prefill(plait_session *s, int32_t index)
@@ -162,8 +164,7 @@ static plait_status prefill(plait_session *s, int32_t index)
     return PLAIT_OK;
 }
 
-/* Judges the rows of one sequence and keeps its tokens; row: its first row in the pass. Returns
-   the tokens kept. */
+/* Judges the rows of one sequence by the choices after each, and keeps its tokens. */
 static plait_status judge(plait_session *s, int32_t index, const int32_t *chosen, int32_t *kept)
 {
     plait_sequence *q = &s->sequences[index];
@@ -180,41 +181,36 @@ static plait_status judge(plait_session *s, int32_t index, const int32_t *chosen
 /* One step of the listed sequences: drafts, one target pass over 1 + K rows each, acceptance. */
 static plait_status step(plait_session *s, int32_t num, const int32_t *list)
 {
-    const int64_t hidden = hidden_size(s);
+    int32_t rows = 0, live = 0;
     PLAIT_TRY(plait_draft_propose(s, num, list));
-    int32_t rows = 0;
     for (int32_t i = 0; i < num; i++) {
-        const plait_sequence *q = &s->sequences[list[i]];
         s->tables[i] = list[i];
-        s->starts[i] = q->num_known - 1;
-        s->counts[i] = 1 + q->num_drafts;
-        s->ids[rows] = q->ids[q->num_known - 1];
-        memcpy(s->ids + rows + 1, q->drafts, (size_t)q->num_drafts * sizeof *q->drafts);
-        rows += s->counts[i];
+        s->starts[i] = s->sequences[list[i]].num_known - 1;
+        s->counts[i] = 1 + s->sequences[list[i]].num_drafts;
     }
-    PLAIT_TRY(plait_session_begin(s, s->target, num));
+    PLAIT_TRY(plait_session_begin(s, s->target, num, 0));
+    for (int32_t i = 0; i < num; i++) {
+        plait_sequence *q = &s->sequences[s->tables[i]];
+        q->row = rows;
+        s->ids[rows++] = q->ids[q->num_known - 1];
+        memcpy(s->ids + rows, q->drafts, (size_t)q->num_drafts * sizeof *q->drafts);
+        rows += q->num_drafts;
+    }
     PLAIT_TRY(plait_pass_target(s->pass, s->target, s->ids));
     PLAIT_TRY(plait_session_choose(s, s->pass->hidden, rows, s->chosen));
-
-    /* The rows that stand, one after the other, for the draft layer. */
-    int32_t live = 0, from = 0, to = 0;
     for (int32_t i = 0; i < num; i++) {
-        const int32_t index = s->tables[i], count = s->counts[i];
+        const int32_t index = s->tables[i];
+        const plait_sequence *q = &s->sequences[index];
         const int64_t start = s->starts[i];
         int32_t kept;
-        PLAIT_TRY(judge(s, index, s->chosen + from, &kept));
-        if (plait_session_room(s, &s->sequences[index]) > 0 && !s->sequences[index].finished) {
-            memcpy(s->states + to * hidden, s->pass->hidden + from * hidden,
-                   (size_t)(kept * hidden) * sizeof(float));
-            s->tables[live] = index;
-            s->starts[live] = start;
-            s->counts[live++] = kept;
-            to += kept;
-        }
-        from += count;
+        PLAIT_TRY(judge(s, index, s->chosen + q->row, &kept));
+        if (q->finished || plait_session_room(s, q) == 0)
+            continue;
+        s->tables[live] = index;
+        s->starts[live] = start;
+        s->counts[live++] = kept;
     }
-    return live ? plait_draft_catch_up(s, live, s->tables, s->starts, s->counts, s->states)
-                : PLAIT_OK;
+    return live ? plait_draft_catch_up(s, live, 0) : PLAIT_OK;
 }
 
 plait_status plait_session_run(plait_session *s)

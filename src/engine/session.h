@@ -24,6 +24,7 @@ typedef struct plait_sequence {
     int32_t finished, stopped;
     int32_t drafts[PLAIT_MAX_SPEC_TOKENS];
     int32_t num_drafts;
+    int32_t row;  /* its first row in the target pass whose states are kept for the draft */
     float *state; /* [hidden] fed back by the last draft row */
     int64_t steps, num_drafted, num_accepted;
     double start_s, first_s, last_s;
@@ -66,9 +67,10 @@ plait_status plait_session_run(plait_session *session);
    beside the token that the target adds. */
 int32_t plait_session_room(const plait_session *session, const plait_sequence *sequence);
 
-/* Starts a batch of `group`: pages for the rows that tables, starts and counts name, and its
-   metadata. */
-plait_status plait_session_begin(plait_session *session, plait_kv_group *group, int32_t num_seqs);
+/* Starts a batch of `group`: takes pages for the rows that tables, starts and counts name, and
+   plans it. The three come back in the plan's order, in which the rows are to be filled. */
+plait_status plait_session_begin(plait_session *session, plait_kv_group *group, int32_t num_seqs,
+                                 int32_t is_prompt);
 
 /* The highest logit of states [n] into chosen; fails when a row's are not finite. */
 plait_status plait_session_choose(plait_session *session, const float *states, int32_t n,
@@ -76,11 +78,9 @@ plait_status plait_session_choose(plait_session *session, const float *states, i
 
 /* ---- draft.c --------------------------------------------------------------------------------- */
 
-/* After a target pass: gives the draft layer rows [start, start + count) of each listed sequence
-   with the target's states; row i needs token i + 1 to be known. states: one row each. */
-plait_status plait_draft_catch_up(plait_session *session, int32_t num, const int32_t *sequences,
-                                  const int64_t *starts, const int32_t *counts,
-                                  const float *states);
+/* After a target pass: gives the draft layer the rows that tables, starts and counts name, with the
+   target's states (from row `row` of each sequence on); row i needs token i + 1 to be known. */
+plait_status plait_draft_catch_up(plait_session *session, int32_t num, int32_t is_prompt);
 
 /* Fills drafts of the listed sequences. */
 plait_status plait_draft_propose(plait_session *session, int32_t num, const int32_t *sequences);
