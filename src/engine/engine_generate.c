@@ -1,0 +1,374 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* engine_generate.c: requests in, tokens, text and counts out; teacher-forced logits. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/status.h"
+#include "engine/engine_ranks.h"
+
+/* A call of generate or logits. The prompts are shared, the sequences are each rank's own. */
+struct call {
+    const plait_request *requests;
+    int32_t num;
+    int32_t **prompts;
+    int64_t *prompt_lengths, *limits;
+    int64_t target_pages, draft_pages; /* for all requests up to their limits */
+    plait_output output;
+    plait_generation *generation;
+};
+
+/* ---- requests -------------------------------------------------------------------------------- */
+
+static plait_status copy_prompt(const plait_engine *e, const plait_request *r, int32_t index,
+                                int32_t **ids, int64_t *length)
+{
+    if (r->size != sizeof *r)
+        return plait_fail(PLAIT_E_ARG, "request %d of %zu bytes, wanted %zu", (int)index, r->size,
+                          sizeof *r);
+    if (r->max_new_tokens < 1)
+        return plait_fail(PLAIT_E_ARG, "request %d: max_new_tokens %d must be at least 1",
+                          (int)index, (int)r->max_new_tokens);
+    size_t n = 0;
+    if (r->ids) {
+        n = r->num_ids > 0 ? (size_t)r->num_ids : 0;
+        *ids = malloc((n + 1) * sizeof **ids);
+        if (!*ids)
+            return plait_fail(PLAIT_E_NOMEM, "no memory for a prompt of %zu tokens", n);
+        memcpy(*ids, r->ids, n * sizeof **ids);
+    } else if (r->text && r->text_bytes) {
+        PLAIT_TRY(plait_tokenizer_encode(e->tokenizer, r->text, r->text_bytes, true, ids, &n));
+    }
+    if (n == 0)
+        return plait_fail(PLAIT_E_ARG, "request %d: the prompt is empty", (int)index);
+    for (size_t i = 0; i < n; i++) {
+        if ((*ids)[i] < 0 || (*ids)[i] >= e->config.vocab_size)
+            return plait_fail(PLAIT_E_ARG, "request %d: token id %d is outside the vocabulary of %d",
+                              (int)index, (int)(*ids)[i], (int)e->config.vocab_size);
+    }
+    *length = (int64_t)n;
+    return PLAIT_OK;
+}
+
+/* Pages of both groups for one sequence with `length` tokens in the cache. */
+static void count_pages(const plait_rank *r, int64_t length, int64_t *target, int64_t *draft)
+{
+    *target = plait_shard_pages(r->target.shard, length, r->target.page_size);
+    *draft = r->session.draft
+                 ? plait_shard_pages(r->draft.shard, length, r->draft.page_size) : 0;
+}
+
+static int64_t page_bytes(const plait_rank *r, int64_t target, int64_t draft)
+{
+    return target * plait_kv_page_bytes(&r->target) +
+           (draft ? draft * plait_kv_page_bytes(&r->draft) : 0);
+}
+
+/* The longest sequence whose pages take at most `bytes`. */
+static int64_t longest_fit(const plait_engine *e, int64_t bytes)
+{
+    int64_t low = 0, high = e->config.max_position, target, draft;
+    while (low < high) {
+        const int64_t middle = low + (high - low + 1) / 2;
+        count_pages(&e->ranks[0], middle - 1, &target, &draft);
+        if (page_bytes(&e->ranks[0], target, draft) <= bytes)
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    return low;
+}
+
+static plait_status plan_requests(const plait_engine *e, struct call *call)
+{
+    for (int32_t i = 0; i < call->num; i++) {
+        const plait_request *r = &call->requests[i];
+        PLAIT_TRY(copy_prompt(e, r, i, &call->prompts[i], &call->prompt_lengths[i]));
+        const int64_t length = call->prompt_lengths[i], longest = e->config.max_position;
+        if (length >= longest)
+            return plait_fail(PLAIT_E_ARG,
+                              "request %d: a prompt of %lld tokens, the model takes %lld with "
+                              "at least one new token", (int)i, (long long)length,
+                              (long long)longest - 1);
+        call->limits[i] = length + r->max_new_tokens < longest ? length + r->max_new_tokens
+                                                               : longest;
+        int64_t target, draft;
+        /* The last token is never cached. */
+        count_pages(&e->ranks[0], call->limits[i] - 1, &target, &draft);
+        call->target_pages += target;
+        call->draft_pages += draft;
+    }
+    const int64_t bytes = page_bytes(&e->ranks[0], call->target_pages, call->draft_pages);
+    const int64_t available = e->options.kv_cache_bytes;
+    if (available && bytes > available)
+        return plait_fail(PLAIT_E_NOMEM,
+                          "the KV cache is too small: %lld bytes needed for each rank, %lld "
+                          "available; the longest sequence that fits has %lld tokens",
+                          (long long)bytes, (long long)available,
+                          (long long)longest_fit(e, available));
+    return PLAIT_OK;
+}
+
+/* ---- running --------------------------------------------------------------------------------- */
+
+static plait_status reserve_caches(plait_rank *r, const struct call *call)
+{
+    const int64_t longest = r->engine->config.max_position;
+    PLAIT_TRY(plait_kv_reserve(&r->target, call->target_pages, call->num, longest));
+    if (!r->session.draft)
+        return PLAIT_OK;
+    return plait_kv_reserve(&r->draft, call->draft_pages, call->num, longest);
+}
+
+static plait_status open_sequences(plait_rank *r, const struct call *call)
+{
+    plait_session *s = &r->session;
+    const size_t hidden = (size_t)r->engine->config.hidden_size;
+    s->sequences = calloc((size_t)call->num, sizeof *s->sequences);
+    if (!s->sequences)
+        return plait_fail(PLAIT_E_NOMEM, "no memory for %d requests", (int)call->num);
+    s->num_sequences = call->num;
+    for (int32_t i = 0; i < call->num; i++) {
+        plait_sequence *q = &s->sequences[i];
+        q->request = &call->requests[i];
+        q->num_prompt = q->num_known = call->prompt_lengths[i];
+        q->limit = call->limits[i];
+        q->ids = malloc((size_t)q->limit * sizeof *q->ids);
+        q->state = malloc(hidden * sizeof *q->state);
+        if (!q->ids || !q->state)
+            return plait_fail(PLAIT_E_NOMEM, "no memory for a request of %lld tokens",
+                              (long long)q->limit);
+        memcpy(q->ids, call->prompts[i], (size_t)q->num_prompt * sizeof *q->ids);
+    }
+    return PLAIT_OK;
+}
+
+static void close_sequences(plait_session *s)
+{
+    for (int32_t i = 0; s->sequences && i < s->num_sequences; i++) {
+        free(s->sequences[i].ids);
+        free(s->sequences[i].state);
+    }
+    free(s->sequences);
+    s->sequences = NULL;
+    s->num_sequences = 0;
+}
+
+/* What rank 0 tells of one request. */
+static plait_status fill_result(const plait_rank *r, const plait_sequence *q, plait_result *out)
+{
+    out->num_prompt = q->num_prompt;
+    out->num_new = (int32_t)(q->num_known - q->num_prompt);
+    out->finish = q->stopped ? PLAIT_FINISH_STOP : PLAIT_FINISH_LENGTH;
+    out->steps = q->steps;
+    out->num_drafted = q->num_drafted;
+    out->num_accepted = q->num_accepted;
+    out->prefill_s = q->first_s - q->start_s;
+    out->decode_s = q->last_s - q->first_s;
+    out->ids = malloc((size_t)(out->num_new + 1) * sizeof *out->ids);
+    if (!out->ids)
+        return plait_fail(PLAIT_E_NOMEM, "no memory for results");
+    memcpy(out->ids, q->ids + q->num_prompt, (size_t)out->num_new * sizeof *out->ids);
+    return plait_tokenizer_decode(r->engine->tokenizer, out->ids,
+                                  (size_t)(out->num_new - q->stopped), true, &out->text,
+                                  &out->text_bytes);
+}
+
+static plait_status generate_rank(plait_rank *r, void *arg)
+{
+    struct call *call = arg;
+    plait_generation *g = call->generation;
+    PLAIT_TRY(reserve_caches(r, call));
+    PLAIT_TRY(open_sequences(r, call));
+    r->session.output = r->rank == 0 ? &call->output : NULL;
+    PLAIT_TRY(plait_session_run(&r->session));
+    g->kv_bytes[r->rank] = plait_kv_used_bytes(&r->target);
+    g->draft_kv_bytes[r->rank] = r->session.draft ? plait_kv_used_bytes(&r->draft) : 0;
+    if (r->rank != 0)
+        return PLAIT_OK;
+    g->kernel = r->attend.kernel->name;
+    g->exchange = !r->attend.dcp ? "none"
+                  : plait_dcp_exchange(r->attend.dcp) == PLAIT_EXCHANGE_AG_RS ? "ag_rs" : "a2a";
+    for (int32_t i = 0; i < call->num; i++)
+        PLAIT_TRY(fill_result(r, &r->session.sequences[i], &g->results[i]));
+    return PLAIT_OK;
+}
+
+static plait_status open_generation(const plait_engine *e, struct call *call)
+{
+    plait_generation *g = calloc(1, sizeof *g);
+    call->generation = g;
+    if (!g)
+        return plait_fail(PLAIT_E_NOMEM, "no memory for results");
+    g->num_results = call->num;
+    g->num_ranks = e->num_ranks;
+    g->results = calloc((size_t)call->num, sizeof *g->results);
+    g->kv_bytes = calloc((size_t)e->num_ranks, sizeof *g->kv_bytes);
+    g->draft_kv_bytes = calloc((size_t)e->num_ranks, sizeof *g->draft_kv_bytes);
+    call->prompts = calloc((size_t)call->num, sizeof *call->prompts);
+    call->prompt_lengths = calloc((size_t)call->num, sizeof *call->prompt_lengths);
+    call->limits = calloc((size_t)call->num, sizeof *call->limits);
+    call->output.tokenizer = e->tokenizer;
+    call->output.capacity =
+        plait_tokenizer_max_push(e->tokenizer) * (PLAIT_MAX_SPEC_TOKENS + 1) + 4;
+    call->output.text = malloc(call->output.capacity);
+    if (!g->results || !g->kv_bytes || !g->draft_kv_bytes || !call->prompts ||
+        !call->prompt_lengths || !call->limits || !call->output.text)
+        return plait_fail(PLAIT_E_NOMEM, "no memory for %d requests", (int)call->num);
+    return PLAIT_OK;
+}
+
+static void close_call(plait_engine *e, struct call *call)
+{
+    for (int32_t i = 0; call->prompts && i < call->num; i++)
+        free(call->prompts[i]);
+    free(call->prompts);
+    free(call->prompt_lengths);
+    free(call->limits);
+    free(call->output.text);
+    for (int32_t r = 0; r < e->num_ranks; r++) {
+        close_sequences(&e->ranks[r].session);
+        plait_kv_release(&e->ranks[r].target);
+        plait_kv_release(&e->ranks[r].draft);
+    }
+}
+
+static plait_status check_usable(const plait_engine *e)
+{
+    if (e->failed)
+        return plait_fail(PLAIT_E_STATE, "an earlier call on this engine failed: close it and open "
+                                         "another");
+    return PLAIT_OK;
+}
+
+plait_status plait_engine_generate(plait_engine *e, const plait_request *requests, int32_t num,
+                                   plait_stream_fn fn, void *user, plait_generation **out)
+{
+    *out = NULL;
+    PLAIT_TRY(check_usable(e));
+    if (num < 1 || !requests)
+        return plait_fail(PLAIT_E_ARG, "%d requests, wanted at least 1", (int)num);
+    struct call call = {0};
+    call.requests = requests;
+    call.num = num;
+    call.output.fn = fn;
+    call.output.user = user;
+    plait_status status = open_generation(e, &call);
+    if (status == PLAIT_OK)
+        status = plan_requests(e, &call);
+    if (status == PLAIT_OK) {
+        status = plait_engine_run(e, generate_rank, &call);
+        e->failed = status != PLAIT_OK;
+    }
+    close_call(e, &call);
+    if (status != PLAIT_OK)
+        plait_generation_close(&call.generation);
+    *out = call.generation;
+    return status;
+}
+
+void plait_generation_close(plait_generation **generation)
+{
+    plait_generation *g = *generation;
+    if (!g)
+        return;
+    for (int32_t i = 0; g->results && i < g->num_results; i++) {
+        free(g->results[i].ids);
+        free(g->results[i].text);
+    }
+    free(g->results);
+    free(g->kv_bytes);
+    free(g->draft_kv_bytes);
+    free(g);
+    *generation = NULL;
+}
+
+/* ---- teacher-forced logits ------------------------------------------------------------------- */
+
+struct forced {
+    struct call call;
+    const int32_t *ids;
+    int64_t num;
+    int32_t chunk;
+    float *logits, *margin, *mtp_logits;
+};
+
+/* Logits of the pass's `count` states to out (rank 0 only), row by row. */
+static plait_status put_logits(plait_rank *r, int32_t count, float *out)
+{
+    plait_pass *p = &r->pass;
+    const int64_t vocab = r->engine->config.vocab_size, hidden = r->engine->config.hidden_size;
+    for (int32_t at = 0; at < count; at += p->max_logit_rows) {
+        const int32_t n = count - at < p->max_logit_rows ? count - at : p->max_logit_rows;
+        PLAIT_TRY(plait_pass_logits(p, p->hidden + at * hidden, n));
+        if (r->rank == 0)
+            memcpy(out + at * vocab, p->logits, (size_t)(n * vocab) * sizeof(float));
+    }
+    return PLAIT_OK;
+}
+
+static plait_status forced_chunk(plait_rank *r, const struct forced *f, int64_t at, int32_t count)
+{
+    plait_session *s = &r->session;
+    const int64_t vocab = r->engine->config.vocab_size;
+    s->tables[0] = 0;
+    s->starts[0] = at;
+    s->counts[0] = count;
+    PLAIT_TRY(plait_session_begin(s, s->target, 1, 1));
+    PLAIT_TRY(plait_pass_target(&r->pass, s->target, f->ids + at));
+    if (f->margin && r->rank == 0)
+        memcpy(f->margin + at, r->pass.margin, (size_t)count * sizeof(float));
+    if (f->logits)
+        PLAIT_TRY(put_logits(r, count, f->logits + at * vocab));
+    s->counts[0] = at + count < f->num ? count : count - 1;
+    if (!f->mtp_logits || s->counts[0] == 0)
+        return PLAIT_OK;
+    s->sequences[0].row = 0;
+    PLAIT_TRY(plait_draft_catch_up(s, 1, 1));
+    return put_logits(r, s->counts[0], f->mtp_logits + at * vocab);
+}
+
+static plait_status forced_rank(plait_rank *r, void *arg)
+{
+    const struct forced *f = arg;
+    PLAIT_TRY(reserve_caches(r, &f->call));
+    PLAIT_TRY(open_sequences(r, &f->call));
+    for (int64_t at = 0; at < f->num; at += f->chunk) {
+        const int64_t rest = f->num - at;
+        PLAIT_TRY(forced_chunk(r, f, at, (int32_t)(rest < f->chunk ? rest : f->chunk)));
+    }
+    return PLAIT_OK;
+}
+
+plait_status plait_engine_logits(plait_engine *e, const int32_t *ids, int64_t num_ids,
+                                 int32_t chunk, float *logits, float *router_margin,
+                                 float *mtp_logits)
+{
+    PLAIT_TRY(check_usable(e));
+    if (mtp_logits && e->options.draft != PLAIT_DRAFT_MTP)
+        return plait_fail(PLAIT_E_ARG, "MTP logits need an engine opened with draft mtp");
+    if (chunk < 0)
+        return plait_fail(PLAIT_E_ARG, "chunk %d must not be negative", (int)chunk);
+    plait_request request = PLAIT_REQUEST_INIT;
+    request.ids = ids;
+    request.num_ids = num_ids;
+    request.max_new_tokens = 1;
+    struct forced f = {0};
+    f.call.requests = &request;
+    f.call.num = 1;
+    f.ids = ids;
+    f.num = num_ids;
+    f.chunk = chunk && chunk < PLAIT_ENGINE_ROWS ? chunk : PLAIT_ENGINE_ROWS;
+    f.logits = logits;
+    f.margin = router_margin;
+    f.mtp_logits = mtp_logits;
+    plait_status status = open_generation(e, &f.call);
+    if (status == PLAIT_OK)
+        status = plan_requests(e, &f.call);
+    if (status == PLAIT_OK) {
+        status = plait_engine_run(e, forced_rank, &f);
+        e->failed = status != PLAIT_OK;
+    }
+    close_call(e, &f.call);
+    plait_generation_close(&f.call.generation);
+    return status;
+}
