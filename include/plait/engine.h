@@ -151,11 +151,14 @@ PLAIT_API void plait_generation_close(plait_generation **generation);
  *   logits        [num_ids][vocab]
  *   router_margin [num_ids] the smallest gap, over layers, between what the router chose and the
  *                 best of what it left out (groups and experts), +inf for a model without MoE
- *   mtp_logits    [num_ids - 1][vocab], row i: state of token i and token i+1 (needs draft mtp)
+ *   mtp_logits    [num_ids - 1 + more_drafts][vocab], row i: state of token i and token i+1; the
+ *                 further rows take the draft chosen by the row before and the state it gave
+ *                 (needs draft mtp)
  */
 PLAIT_API plait_status plait_engine_logits(plait_engine *engine, const int32_t *ids,
                                            int64_t num_ids, int32_t chunk, float *logits,
-                                           float *router_margin, float *mtp_logits);
+                                           float *router_margin, float *mtp_logits,
+                                           int32_t more_drafts);
 
 #ifdef __cplusplus
 }

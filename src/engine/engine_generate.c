@@ -288,7 +288,7 @@ struct forced {
     struct call call;
     const int32_t *ids;
     int64_t num;
-    int32_t chunk;
+    int32_t chunk, more_drafts;
     float *logits, *margin, *mtp_logits;
 };
 
@@ -327,6 +327,27 @@ static plait_status forced_chunk(plait_rank *r, const struct forced *f, int64_t 
     return put_logits(r, s->counts[0], f->mtp_logits + at * vocab);
 }
 
+/* Rows of the draft layer after the last one: the draft that the row before chose, with the state
+   that it gave. */
+static plait_status forced_drafts(plait_rank *r, const struct forced *f)
+{
+    plait_session *s = &r->session;
+    const int64_t vocab = r->engine->config.vocab_size;
+    const int64_t hidden = r->engine->config.hidden_size;
+    int32_t row = s->counts[0] - 1;
+    for (int32_t i = 0; i < f->more_drafts; i++, row = 0) {
+        PLAIT_TRY(plait_session_choose(s, r->pass.hidden + row * hidden, 1, s->ids));
+        memcpy(s->states, r->pass.hidden + row * hidden, (size_t)hidden * sizeof(float));
+        s->tables[0] = 0;
+        s->starts[0] = f->num - 1 + i;
+        s->counts[0] = 1;
+        PLAIT_TRY(plait_session_begin(s, s->draft, 1, 0));
+        PLAIT_TRY(plait_pass_mtp(&r->pass, s->draft, s->ids, s->states));
+        PLAIT_TRY(put_logits(r, 1, f->mtp_logits + (f->num - 1 + i) * vocab));
+    }
+    return PLAIT_OK;
+}
+
 static plait_status forced_rank(plait_rank *r, void *arg)
 {
     const struct forced *f = arg;
@@ -336,22 +357,26 @@ static plait_status forced_rank(plait_rank *r, void *arg)
         const int64_t rest = f->num - at;
         PLAIT_TRY(forced_chunk(r, f, at, (int32_t)(rest < f->chunk ? rest : f->chunk)));
     }
-    return PLAIT_OK;
+    return f->mtp_logits ? forced_drafts(r, f) : PLAIT_OK;
 }
 
 plait_status plait_engine_logits(plait_engine *e, const int32_t *ids, int64_t num_ids,
                                  int32_t chunk, float *logits, float *router_margin,
-                                 float *mtp_logits)
+                                 float *mtp_logits, int32_t more_drafts)
 {
     PLAIT_TRY(check_usable(e));
     if (mtp_logits && e->options.draft != PLAIT_DRAFT_MTP)
         return plait_fail(PLAIT_E_ARG, "MTP logits need an engine opened with draft mtp");
-    if (chunk < 0)
-        return plait_fail(PLAIT_E_ARG, "chunk %d must not be negative", (int)chunk);
+    if (chunk < 0 || more_drafts < 0)
+        return plait_fail(PLAIT_E_ARG, "chunk %d and more_drafts %d must not be negative",
+                          (int)chunk, (int)more_drafts);
+    if (more_drafts && num_ids < 2)
+        return plait_fail(PLAIT_E_ARG, "drafts need at least 2 tokens, not %lld",
+                          (long long)num_ids);
     plait_request request = PLAIT_REQUEST_INIT;
     request.ids = ids;
     request.num_ids = num_ids;
-    request.max_new_tokens = 1;
+    request.max_new_tokens = 1 + more_drafts;
     struct forced f = {0};
     f.call.requests = &request;
     f.call.num = 1;
@@ -361,6 +386,7 @@ plait_status plait_engine_logits(plait_engine *e, const int32_t *ids, int64_t nu
     f.logits = logits;
     f.margin = router_margin;
     f.mtp_logits = mtp_logits;
+    f.more_drafts = more_drafts;
     plait_status status = open_generation(e, &f.call);
     if (status == PLAIT_OK)
         status = plan_requests(e, &f.call);
