@@ -1,0 +1,284 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Generation: settings give the tokens of plain decoding; bad input gives one sentence. */
+#include "engine_matrix.h"
+
+/* Pairwise over D {1,2,3,4} x I {1,3,16} x draft {none, mtp K 1..4, oracle}. */
+static const matrix_setting pairwise[] = {
+    {1, 16, PLAIT_DRAFT_NONE, 0, 0, 0},  {1, 1, PLAIT_DRAFT_MTP, 1, 0, 0},
+    {1, 3, PLAIT_DRAFT_MTP, 2, 0, 0},    {1, 16, PLAIT_DRAFT_MTP, 3, 0, 0},
+    {1, 1, PLAIT_DRAFT_MTP, 4, 0, 0},    {1, 3, PLAIT_DRAFT_ORACLE, 3, 0, 0},
+    {2, 1, PLAIT_DRAFT_NONE, 0, 0, 0},   {2, 16, PLAIT_DRAFT_MTP, 1, 0, 0},
+    {2, 1, PLAIT_DRAFT_MTP, 2, 0, 0},    {2, 3, PLAIT_DRAFT_MTP, 3, 0, 1},
+    {2, 3, PLAIT_DRAFT_MTP, 4, 0, 0},    {2, 16, PLAIT_DRAFT_ORACLE, 3, 0, 0},
+    {3, 3, PLAIT_DRAFT_NONE, 0, 0, 0},   {3, 3, PLAIT_DRAFT_MTP, 1, 0, 0},
+    {3, 16, PLAIT_DRAFT_MTP, 2, 0, 1},   {3, 3, PLAIT_DRAFT_MTP, 3, 1, 0},
+    {3, 1, PLAIT_DRAFT_MTP, 4, 0, 0},    {3, 3, PLAIT_DRAFT_ORACLE, 4, 0, 0},
+    {4, 3, PLAIT_DRAFT_NONE, 0, 0, 1},   {4, 1, PLAIT_DRAFT_MTP, 1, 0, 0},
+    {4, 1, PLAIT_DRAFT_MTP, 2, 0, 0},    {4, 1, PLAIT_DRAFT_MTP, 3, 0, 0},
+    {4, 16, PLAIT_DRAFT_MTP, 4, 1, 0},   {4, 1, PLAIT_DRAFT_ORACLE, 1, 0, 0},
+};
+
+static void settings_give_the_tokens_of_plain_decoding_f32(void **state)
+{
+    (void)state;
+    matrix m;
+    matrix_open(&m, PLAIT_F32, 4, 48);
+    for (size_t i = 0; i < sizeof pairwise / sizeof *pairwise; i++)
+        matrix_check(&m, &pairwise[i]);
+    print_message("# f32: %lld of %lld tokens taken otherwise\n", (long long)m.other,
+                  (long long)m.tokens);
+    matrix_close(&m);
+}
+
+static void settings_give_the_tokens_of_plain_decoding_bf16(void **state)
+{
+    (void)state;
+    matrix m;
+    matrix_open(&m, PLAIT_BF16, 4, 48);
+    for (size_t i = 6; i < sizeof pairwise / sizeof *pairwise; i += 4)
+        matrix_check(&m, &pairwise[i]);
+    print_message("# bf16: %lld of %lld tokens taken otherwise\n", (long long)m.other,
+                  (long long)m.tokens);
+    assert_true((double)m.other < 0.02 * (double)m.tokens);
+    matrix_close(&m);
+}
+
+static plait_engine *open_tiny(const plait_engine_options *base)
+{
+    plait_engine_options o = *base;
+    plait_engine *e;
+    o.model_dir = PLAIT_SOURCE_DIR "/models/tiny";
+    if (plait_engine_open(&o, &e) != PLAIT_OK)
+        fail_msg("%s", plait_last_error());
+    return e;
+}
+
+static plait_generation *generate(plait_engine *e, const plait_request *q, int32_t n)
+{
+    plait_generation *g;
+    if (plait_engine_generate(e, q, n, NULL, NULL, &g) != PLAIT_OK)
+        fail_msg("%s", plait_last_error());
+    return g;
+}
+
+/* A stop token cuts ids, text and counts where plain decoding cuts them, wherever it lies in an
+   accepted run. */
+static void stop_in_an_accepted_run_cuts_everything_case34(void **state)
+{
+    (void)state;
+    plait_engine_options o = PLAIT_ENGINE_OPTIONS_INIT;
+    o.dtype = PLAIT_F32;
+    o.draft = PLAIT_DRAFT_ORACLE;
+    o.spec_tokens = 5;
+    plait_engine *e = open_tiny(&o);
+    plait_request q = PLAIT_REQUEST_INIT;
+    q.text = "The read() function";
+    q.text_bytes = strlen(q.text);
+    q.max_new_tokens = 24;
+    q.ignore_eos = 1;
+    plait_generation *full = generate(e, &q, 1);
+    const plait_result *all = &full->results[0];
+    for (int32_t at = 0; at < all->num_new; at++) {
+        int32_t first = 0;
+        q.stop_ids = &all->ids[at];
+        q.num_stop_ids = 1;
+        while (all->ids[first] != all->ids[at])
+            first++;
+        plait_generation *g = generate(e, &q, 1);
+        const plait_result *r = &g->results[0];
+        assert_int_equal(r->num_new, first + 1);
+        assert_int_equal(r->finish, PLAIT_FINISH_STOP);
+        assert_memory_equal(r->ids, all->ids, (size_t)r->num_new * sizeof *r->ids);
+        assert_true(r->text_bytes <= all->text_bytes);
+        assert_memory_equal(r->text, all->text, r->text_bytes);
+        /* A draft that is the stop token ends its step without the target's own token. */
+        assert_in_range(1 + r->steps + r->num_accepted - r->num_new, 0, 1);
+        plait_generation_close(&g);
+    }
+    q.num_stop_ids = 0;
+    for (int32_t cap = 1; cap < 9; cap++) {
+        q.max_new_tokens = cap;
+        plait_generation *g = generate(e, &q, 1);
+        assert_int_equal(g->results[0].num_new, cap);
+        assert_int_equal(g->results[0].finish, PLAIT_FINISH_LENGTH);
+        assert_memory_equal(g->results[0].ids, all->ids, (size_t)cap * sizeof *all->ids);
+        plait_generation_close(&g);
+    }
+    plait_generation_close(&full);
+    plait_engine_close(&e);
+}
+
+struct streamed {
+    int32_t num[2];
+    size_t bytes[2];
+    char text[2][4096];
+};
+
+static void take_stream(void *user, int32_t request, const int32_t *ids, int32_t num,
+                        const char *text, size_t bytes)
+{
+    struct streamed *s = user;
+    (void)ids;
+    s->num[request] += num;
+    memcpy(s->text[request] + s->bytes[request], text, bytes);
+    s->bytes[request] += bytes;
+}
+
+static void streamed_text_equals_the_result_and_kv_bytes_halve(void **state)
+{
+    (void)state;
+    int64_t whole = 0;
+    for (int32_t d = 1; d <= 2; d++) {
+        plait_engine_options o = PLAIT_ENGINE_OPTIONS_INIT;
+        o.dtype = PLAIT_F32;
+        o.dcp = d;
+        o.page_size = 8;
+        o.draft = PLAIT_DRAFT_MTP;
+        plait_engine *e = open_tiny(&o);
+        plait_request q[2] = {PLAIT_REQUEST_INIT, PLAIT_REQUEST_INIT};
+        q[0].text = "CREATE TABLE";
+        q[1].text = "In Python, a list";
+        for (int i = 0; i < 2; i++) {
+            q[i].text_bytes = strlen(q[i].text);
+            q[i].max_new_tokens = 60 + 17 * i;
+            q[i].ignore_eos = 1;
+        }
+        struct streamed s = {{0}, {0}, {{0}}};
+        plait_generation *g;
+        assert_int_equal(plait_engine_generate(e, q, 2, take_stream, &s, &g), PLAIT_OK);
+        for (int i = 0; i < 2; i++) {
+            assert_int_equal(s.num[i], g->results[i].num_new);
+            assert_int_equal(s.bytes[i], g->results[i].text_bytes);
+            assert_memory_equal(s.text[i], g->results[i].text, s.bytes[i]);
+        }
+        assert_int_equal(g->num_ranks, d);
+        if (d == 1)
+            whole = g->kv_bytes[0];
+        for (int32_t r = 0; r < d; r++) {
+            assert_true(g->kv_bytes[r] > 0 && g->draft_kv_bytes[r] > 0);
+            /* Half, and at most half a page more for each request. */
+            assert_true(g->kv_bytes[r] * d <= whole + 2 * (whole / 15));
+        }
+        plait_generation_close(&g);
+        plait_engine_close(&e);
+    }
+}
+
+/* Drafts never pass the model's length: the end of a full sequence is that of plain decoding. */
+static void drafts_stop_at_the_model_length_case36(void **state)
+{
+    (void)state;
+    int32_t plain[8];
+    for (int32_t draft = 0; draft <= PLAIT_DRAFT_ORACLE; draft++) {
+        plait_engine_options o = PLAIT_ENGINE_OPTIONS_INIT;
+        o.dtype = PLAIT_F32;
+        o.dcp = 2;
+        o.draft = (plait_draft_kind)draft;
+        o.spec_tokens = 4;
+        plait_engine *e = open_tiny(&o);
+        plait_engine_info info;
+        assert_int_equal(plait_engine_get_info(e, &info), PLAIT_OK);
+        const int32_t n = (int32_t)info.max_length - 8;
+        int32_t *ids = malloc((size_t)(n + 8) * sizeof *ids);
+        for (int32_t i = 0; i < n + 8; i++)
+            ids[i] = 3 + i * 7 % 2000;
+        plait_request q = PLAIT_REQUEST_INIT;
+        q.ids = ids;
+        q.num_ids = n;
+        q.ignore_eos = 1;
+        plait_generation *g = generate(e, &q, 1);
+        assert_int_equal(g->results[0].num_new, 8);
+        assert_int_equal(g->results[0].finish, PLAIT_FINISH_LENGTH);
+        if (draft == 0)
+            memcpy(plain, g->results[0].ids, sizeof plain);
+        assert_memory_equal(plain, g->results[0].ids, sizeof plain);
+        plait_generation_close(&g);
+        q.num_ids = n + 8;
+        assert_int_equal(plait_engine_generate(e, &q, 1, NULL, NULL, &g), PLAIT_E_ARG);
+        assert_null(g);
+        assert_non_null(strstr(plait_last_error(), "the model takes"));
+        free(ids);
+        plait_engine_close(&e);
+    }
+}
+
+static void refuse_open(const plait_engine_options *o, plait_status status, const char *part)
+{
+    plait_engine *e;
+    assert_int_equal(plait_engine_open(o, &e), status);
+    assert_null(e);
+    if (!strstr(plait_last_error(), part))
+        fail_msg("\"%s\" does not say \"%s\"", plait_last_error(), part);
+}
+
+static void bad_options_are_refused_by_name(void **state)
+{
+    (void)state;
+    plait_engine_options o = PLAIT_ENGINE_OPTIONS_INIT;
+    refuse_open(&o, PLAIT_E_ARG, "model_dir");
+    o.model_dir = PLAIT_SOURCE_DIR "/models/none";
+    refuse_open(&o, PLAIT_E_IO, "config.json");
+    o.model_dir = PLAIT_SOURCE_DIR "/models/tiny";
+    o.tp = 3;
+    o.dcp = 2;
+    refuse_open(&o, PLAIT_E_ARG, "dcp must divide tp");
+    o.tp = o.dcp = 9;
+    refuse_open(&o, PLAIT_E_UNSUPPORTED, "heads");
+    o.tp = o.dcp = 1;
+    o.dtype = PLAIT_F16;
+    refuse_open(&o, PLAIT_E_UNSUPPORTED, "f16");
+    o.dtype = PLAIT_F32;
+    o.draft = PLAIT_DRAFT_MTP;
+    o.spec_tokens = 17;
+    refuse_open(&o, PLAIT_E_ARG, "spec_tokens");
+}
+
+static void refuse(plait_engine *e, const plait_request *q, plait_status status, const char *part)
+{
+    plait_generation *g;
+    assert_int_equal(plait_engine_generate(e, q, 1, NULL, NULL, &g), status);
+    assert_null(g);
+    if (!strstr(plait_last_error(), part))
+        fail_msg("\"%s\" does not say \"%s\"", plait_last_error(), part);
+}
+
+static void bad_requests_are_refused_and_leave_the_engine_usable(void **state)
+{
+    (void)state;
+    plait_engine_options o = PLAIT_ENGINE_OPTIONS_INIT;
+    o.dtype = PLAIT_F32;
+    o.page_size = 16;
+    o.kv_cache_bytes = 3 * 16 * 6 * 576 * 4;
+    plait_engine *e = open_tiny(&o);
+    const int32_t ids[] = {1, 2, 999999};
+    plait_request q = PLAIT_REQUEST_INIT;
+    refuse(e, &q, PLAIT_E_ARG, "prompt is empty");
+    q.ids = ids;
+    q.num_ids = 3;
+    refuse(e, &q, PLAIT_E_ARG, "999999");
+    q.num_ids = 2;
+    q.max_new_tokens = 0;
+    refuse(e, &q, PLAIT_E_ARG, "max_new_tokens");
+    q.max_new_tokens = 48;
+    refuse(e, &q, PLAIT_E_NOMEM, "884736 bytes needed");
+    refuse(e, &q, PLAIT_E_NOMEM, "663552 available; the longest sequence that fits has 49 tokens");
+    q.max_new_tokens = 47;
+    plait_generation *g = generate(e, &q, 1);
+    assert_int_equal(g->results[0].num_prompt + 47, 49);
+    plait_generation_close(&g);
+    plait_engine_close(&e);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(settings_give_the_tokens_of_plain_decoding_f32),
+        cmocka_unit_test(settings_give_the_tokens_of_plain_decoding_bf16),
+        cmocka_unit_test(stop_in_an_accepted_run_cuts_everything_case34),
+        cmocka_unit_test(streamed_text_equals_the_result_and_kv_bytes_halve),
+        cmocka_unit_test(drafts_stop_at_the_model_length_case36),
+        cmocka_unit_test(bad_options_are_refused_by_name),
+        cmocka_unit_test(bad_requests_are_refused_and_leave_the_engine_usable),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
