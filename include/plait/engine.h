@@ -43,16 +43,16 @@ typedef enum plait_draft_kind {
 #define PLAIT_KV_DTYPE_AUTO (-1) /* the compute dtype */
 
 typedef struct plait_engine_options {
-    size_t size;           /* sizeof(plait_engine_options) */
-    const char *model_dir; /* config.json, safetensors, tokenizer.json */
-    int32_t tp;            /* W, ranks of tensor parallelism; 0: dcp */
-    int32_t dcp;           /* D, divides W */
-    int32_t interleave;    /* I, tokens */
-    plait_dtype dtype;     /* PLAIT_F32 or PLAIT_BF16: weights and GEMM inputs */
-    int32_t kv_dtype;      /* a plait_dtype (f32 or bf16) or PLAIT_KV_DTYPE_AUTO */
-    int32_t page_size;     /* P, tokens of one page on one rank */
+    size_t size;            /* sizeof(plait_engine_options) */
+    const char *model_dir;  /* config.json, safetensors, tokenizer.json */
+    int32_t tp;             /* W, ranks of tensor parallelism; 0: dcp */
+    int32_t dcp;            /* D, divides W */
+    int32_t interleave;     /* I, tokens */
+    plait_dtype dtype;      /* PLAIT_F32 or PLAIT_BF16: weights and GEMM inputs */
+    int32_t kv_dtype;       /* a plait_dtype (f32 or bf16) or PLAIT_KV_DTYPE_AUTO */
+    int32_t page_size;      /* P, tokens of one page on one rank */
     int64_t kv_cache_bytes; /* limit per rank, drafts included; 0: as much as requests need */
-    int32_t threads;       /* of all ranks together, at least W are used; 0: by affinity, quota */
+    int32_t threads;        /* of all ranks together, at least W are used; 0: by affinity, quota */
     plait_draft_kind draft;
     int32_t spec_tokens;         /* K, drafts per step, 1..16 */
     int32_t draft_kv_replicated; /* 0: the draft's cache is split as the target's; 1: D = 1 */
@@ -62,8 +62,10 @@ typedef struct plait_engine_options {
     const char *kernel;          /* pattern of attention kernels to choose from; NULL: all */
 } plait_engine_options;
 #define PLAIT_ENGINE_OPTIONS_INIT                                                                  \
-    {sizeof(plait_engine_options), NULL, 0, 1, 1, PLAIT_BF16, PLAIT_KV_DTYPE_AUTO, 64, 0, 0,       \
-     PLAIT_DRAFT_NONE, 3, 0, 0, 60.0, PLAIT_CPU_ALL, NULL}
+    {                                                                                              \
+        sizeof(plait_engine_options), NULL, 0, 1, 1, PLAIT_BF16, PLAIT_KV_DTYPE_AUTO, 64, 0, 0,    \
+            PLAIT_DRAFT_NONE, 3, 0, 0, 60.0, PLAIT_CPU_ALL, NULL                                   \
+    }
 
 /*
  * Loads the model. Refuses by name what is wrong in the options, a checkpoint that is incomplete or
@@ -90,14 +92,17 @@ typedef struct plait_request {
     size_t size;        /* sizeof(plait_request) */
     const int32_t *ids; /* the prompt as token ids, taken as they are; or NULL: text */
     int64_t num_ids;
-    const char *text;   /* the prompt as UTF-8, tokenized (the model's first token is prepended) */
+    const char *text; /* the prompt as UTF-8, tokenized (the model's first token is prepended) */
     size_t text_bytes;
     int32_t max_new_tokens;
     int32_t ignore_eos;      /* 1: go on past the model's end tokens (stop_ids still count) */
     const int32_t *stop_ids; /* tokens that end the output, beside the model's */
     int32_t num_stop_ids;
 } plait_request;
-#define PLAIT_REQUEST_INIT {sizeof(plait_request), NULL, 0, NULL, 0, 128, 0, NULL, 0}
+#define PLAIT_REQUEST_INIT                                                                         \
+    {                                                                                              \
+        sizeof(plait_request), NULL, 0, NULL, 0, 128, 0, NULL, 0                                   \
+    }
 
 /* Called on one thread as tokens are final. text holds whole UTF-8 characters only; a character
    that is spread over tokens comes with its last one. May be called with num_ids 0 at the end. */
@@ -116,20 +121,20 @@ typedef struct plait_result {
     char *text; /* ends with a 0 that text_bytes does not count */
     size_t text_bytes;
     plait_finish finish;
-    int64_t steps;                 /* target passes after the prefill that this request was in */
+    int64_t steps; /* target passes after the prefill that this request was in */
     int64_t num_drafted, num_accepted; /* draft tokens proposed and kept */
-    double prefill_s;              /* start of its prefill to its first token */
-    double decode_s;               /* first token to the last, drafting included */
+    double prefill_s;                  /* start of its prefill to its first token */
+    double decode_s;                   /* first token to the last, drafting included */
 } plait_result;
 
 typedef struct plait_generation {
     int32_t num_results;
     plait_result *results;
-    int32_t num_ranks;        /* W */
-    int64_t *kv_bytes;        /* [W] bytes of the target's used pages at the end */
-    int64_t *draft_kv_bytes;  /* [W] the same for the draft's cache */
-    const char *kernel;       /* the attention kernel of the last decoding step */
-    const char *exchange;     /* "none" (D = 1), "ag_rs" or "a2a" */
+    int32_t num_ranks;       /* W */
+    int64_t *kv_bytes;       /* [W] bytes of the target's used pages at the end */
+    int64_t *draft_kv_bytes; /* [W] the same for the draft's cache */
+    const char *kernel;      /* the attention kernel of the last decoding step */
+    const char *exchange;    /* "none" (D = 1), "ag_rs" or "a2a" */
 } plait_generation;
 
 /*

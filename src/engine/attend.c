@@ -36,8 +36,8 @@ plait_status plait_attend_open(const plait_attend_options *o, plait_attend *a)
     a->out = malloc(rows * heads * (size_t)o->d_v * sizeof *a->out);
     plait_status status = PLAIT_OK;
     if (!a->committed || !a->counts || !a->table_len || !a->is_prompt || !a->q || !a->out)
-        status = plait_fail(PLAIT_E_NOMEM, "no memory for attention over %d rows",
-                            (int)o->max_rows);
+        status =
+            plait_fail(PLAIT_E_NOMEM, "no memory for attention over %d rows", (int)o->max_rows);
     if (o->dcp_ranks)
         status = plait_comm_agree(o->dcp_ranks, "open attention", status);
     if (status == PLAIT_OK && o->dcp_ranks)
@@ -87,8 +87,8 @@ static plait_status gather_tables(plait_attend *a, const plait_kv_group *g, int3
     if (g->table_len > a->table_stride) {
         free(a->page_table);
         a->table_stride = 0;
-        a->page_table = malloc((size_t)a->options.max_seqs * (size_t)g->table_len *
-                               sizeof *a->page_table);
+        a->page_table =
+            malloc((size_t)a->options.max_seqs * (size_t)g->table_len * sizeof *a->page_table);
         if (!a->page_table)
             return plait_fail(PLAIT_E_NOMEM, "no memory for page tables");
         a->table_stride = (int32_t)g->table_len;

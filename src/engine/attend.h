@@ -14,10 +14,10 @@
 #include "engine/kvcache.h"
 
 typedef struct plait_attend_options {
-    int32_t num_heads;       /* of this rank */
-    int32_t group_heads;     /* of its DCP group */
+    int32_t num_heads;        /* of this rank */
+    int32_t group_heads;      /* of its DCP group */
     const int32_t *dcp_heads; /* [D] heads of each rank of the DCP group */
-    int32_t d_qk, d_v;       /* latent + rope, latent */
+    int32_t d_qk, d_v;        /* latent + rope, latent */
     float softmax_scale;
     plait_dtype q_dtype;
     int32_t max_rows, max_seqs;

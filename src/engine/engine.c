@@ -80,8 +80,7 @@ static plait_status check_options(const plait_engine_options *o)
     if (o->dtype != PLAIT_F32 && o->dtype != PLAIT_BF16)
         return plait_fail(PLAIT_E_UNSUPPORTED, "dtype %s: the engine computes in f32 or bf16",
                           plait_dtype_name(o->dtype));
-    if (o->kv_dtype != PLAIT_KV_DTYPE_AUTO && o->kv_dtype != PLAIT_F32 &&
-        o->kv_dtype != PLAIT_BF16)
+    if (o->kv_dtype != PLAIT_KV_DTYPE_AUTO && o->kv_dtype != PLAIT_F32 && o->kv_dtype != PLAIT_BF16)
         return plait_fail(PLAIT_E_UNSUPPORTED, "kv_dtype %s: the cache is f32 or bf16",
                           plait_dtype_name((plait_dtype)o->kv_dtype));
     if (o->draft < PLAIT_DRAFT_NONE || o->draft > PLAIT_DRAFT_ORACLE)
@@ -295,9 +294,10 @@ plait_status plait_engine_get_info(const plait_engine *e, plait_engine_info *out
 {
     const plait_config *c = &e->config;
     const plait_kv_group *g = &e->ranks[0].target;
-    *out = (plait_engine_info){c->vocab_size, c->num_layers, c->hidden_size, c->num_heads,
-                               c->max_position, e->num_ranks, e->options.dcp,
-                               e->num_ranks * e->threads_per_rank, c->num_mtp_layers > 0,
-                               plait_kv_page_bytes(g) / g->page_size};
+    *out = (plait_engine_info){c->vocab_size,         c->num_layers,
+                               c->hidden_size,        c->num_heads,
+                               c->max_position,       e->num_ranks,
+                               e->options.dcp,        e->num_ranks * e->threads_per_rank,
+                               c->num_mtp_layers > 0, plait_kv_page_bytes(g) / g->page_size};
     return PLAIT_OK;
 }

@@ -42,8 +42,9 @@ static plait_status copy_prompt(const plait_engine *e, const plait_request *r, i
         return plait_fail(PLAIT_E_ARG, "request %d: the prompt is empty", (int)index);
     for (size_t i = 0; i < n; i++) {
         if ((*ids)[i] < 0 || (*ids)[i] >= e->config.vocab_size)
-            return plait_fail(PLAIT_E_ARG, "request %d: token id %d is outside the vocabulary of %d",
-                              (int)index, (int)(*ids)[i], (int)e->config.vocab_size);
+            return plait_fail(PLAIT_E_ARG,
+                              "request %d: token id %d is outside the vocabulary of %d", (int)index,
+                              (int)(*ids)[i], (int)e->config.vocab_size);
     }
     *length = (int64_t)n;
     return PLAIT_OK;
@@ -53,8 +54,7 @@ static plait_status copy_prompt(const plait_engine *e, const plait_request *r, i
 static void count_pages(const plait_rank *r, int64_t length, int64_t *target, int64_t *draft)
 {
     *target = plait_shard_pages(r->target.shard, length, r->target.page_size);
-    *draft = r->session.draft
-                 ? plait_shard_pages(r->draft.shard, length, r->draft.page_size) : 0;
+    *draft = r->session.draft ? plait_shard_pages(r->draft.shard, length, r->draft.page_size) : 0;
 }
 
 static int64_t page_bytes(const plait_rank *r, int64_t target, int64_t draft)
@@ -87,10 +87,10 @@ static plait_status plan_requests(const plait_engine *e, struct call *call)
         if (length >= longest)
             return plait_fail(PLAIT_E_ARG,
                               "request %d: a prompt of %lld tokens, the model takes %lld with "
-                              "at least one new token", (int)i, (long long)length,
-                              (long long)longest - 1);
-        call->limits[i] = length + r->max_new_tokens < longest ? length + r->max_new_tokens
-                                                               : longest;
+                              "at least one new token",
+                              (int)i, (long long)length, (long long)longest - 1);
+        call->limits[i] =
+            length + r->max_new_tokens < longest ? length + r->max_new_tokens : longest;
         int64_t target, draft;
         /* The last token is never cached. */
         count_pages(&e->ranks[0], call->limits[i] - 1, &target, &draft);
@@ -186,8 +186,9 @@ static plait_status generate_rank(plait_rank *r, void *arg)
     if (r->rank != 0)
         return PLAIT_OK;
     g->kernel = r->attend.kernel->name;
-    g->exchange = !r->attend.dcp ? "none"
-                  : plait_dcp_exchange(r->attend.dcp) == PLAIT_EXCHANGE_AG_RS ? "ag_rs" : "a2a";
+    g->exchange = !r->attend.dcp                                              ? "none"
+                  : plait_dcp_exchange(r->attend.dcp) == PLAIT_EXCHANGE_AG_RS ? "ag_rs"
+                                                                              : "a2a";
     for (int32_t i = 0; i < call->num; i++)
         PLAIT_TRY(fill_result(r, &r->session.sequences[i], &g->results[i]));
     return PLAIT_OK;

@@ -89,8 +89,9 @@ plait_status plait_gemm_set_open(int32_t n_workers, int32_t max_m, plait_gemm_se
     if (status == PLAIT_OK)
         status = check(dnnl_engine_create(&set->engine, dnnl_cpu, 0), "making an engine");
     for (int32_t w = 0; w < n_workers && status == PLAIT_OK; w++)
-        status = check(dnnl_stream_create(&set->workers[w].stream, set->engine,
-                                          dnnl_stream_default_flags), "making a stream");
+        status = check(
+            dnnl_stream_create(&set->workers[w].stream, set->engine, dnnl_stream_default_flags),
+            "making a stream");
     if (status != PLAIT_OK)
         plait_gemm_set_close(&set);
     *out = set;
@@ -172,8 +173,9 @@ static plait_status describe(const plait_gemm_set *set, const struct shape *s, i
     dnnl_dims_t a_dims = {rows, s->k}, w_dims = {s->k, s->n}, c_dims = {rows, s->n};
     PLAIT_TRY(check(dnnl_memory_desc_init_by_tag(&a, 2, a_dims, type_of(s->dtype), dnnl_ab),
                     "describing rows"));
-    PLAIT_TRY(check(dnnl_memory_desc_init_by_tag(&w, 2, w_dims, type_of(s->dtype),
-                                                 dnnl_format_tag_any), "describing weights"));
+    PLAIT_TRY(
+        check(dnnl_memory_desc_init_by_tag(&w, 2, w_dims, type_of(s->dtype), dnnl_format_tag_any),
+              "describing weights"));
     PLAIT_TRY(check(dnnl_memory_desc_init_by_tag(&c, 2, c_dims, dnnl_f32, dnnl_ab),
                     "describing a result"));
     PLAIT_TRY(check(dnnl_matmul_desc_init(&op, &a, layout ? layout : &w, NULL, &c),
@@ -253,8 +255,9 @@ static plait_status fill(plait_gemm *gemm, const float *w, int64_t k_stride, int
     dnnl_primitive_desc_t pd = NULL;
     dnnl_primitive_t reorder = NULL;
     dnnl_exec_arg_t args[] = {{DNNL_ARG_FROM, from}, {DNNL_ARG_TO, gemm->weights}};
-    plait_status status = check(dnnl_reorder_primitive_desc_create(&pd, &plain, set->engine,
-                                    &s->layout, set->engine, NULL), "choosing a layout");
+    plait_status status = check(
+        dnnl_reorder_primitive_desc_create(&pd, &plain, set->engine, &s->layout, set->engine, NULL),
+        "choosing a layout");
     if (status == PLAIT_OK)
         status = check(dnnl_primitive_create(&reorder, pd), "compiling a layout");
     if (status == PLAIT_OK)
@@ -282,8 +285,9 @@ plait_status plait_gemm_open(plait_gemm_set *set, plait_dtype dtype, const float
     if (!gemm->data)
         return plait_fail(PLAIT_E_NOMEM, "no memory for weights of %lld x %lld", (long long)k,
                           (long long)n);
-    PLAIT_TRY(check(dnnl_memory_create(&gemm->weights, &gemm->shape->layout, set->engine,
-                                       gemm->data), "holding weights"));
+    PLAIT_TRY(
+        check(dnnl_memory_create(&gemm->weights, &gemm->shape->layout, set->engine, gemm->data),
+              "holding weights"));
     PLAIT_TRY(fill(gemm, w, k_stride, n_stride));
     *out = gemm;
     return PLAIT_OK;
@@ -328,10 +332,11 @@ plait_status plait_gemm_run(const plait_gemm *g, int32_t worker, int32_t m, cons
     dnnl_memory_set_data_handle(bind_to->a, pack_rows(g, memory->a, m, set->buckets[b], a, lda));
     dnnl_memory_set_data_handle(bind_to->c, result);
     dnnl_memory_set_data_handle(bind_to->scratch, memory->scratch);
-    dnnl_exec_arg_t args[] = {{DNNL_ARG_SRC, bind_to->a}, {DNNL_ARG_WEIGHTS, g->weights},
-                              {DNNL_ARG_DST, bind_to->c}, {DNNL_ARG_SCRATCHPAD, bind_to->scratch}};
-    dnnl_status_t status =
-        dnnl_primitive_execute(g->shape->primitives[b], memory->stream, 4, args);
+    dnnl_exec_arg_t args[] = {{DNNL_ARG_SRC, bind_to->a},
+                              {DNNL_ARG_WEIGHTS, g->weights},
+                              {DNNL_ARG_DST, bind_to->c},
+                              {DNNL_ARG_SCRATCHPAD, bind_to->scratch}};
+    dnnl_status_t status = dnnl_primitive_execute(g->shape->primitives[b], memory->stream, 4, args);
     for (int32_t i = 0; i < m && !direct; i++)
         memcpy(c + i * ldc, result + i * n, (size_t)n * sizeof(float));
     return check(status, "a product");

@@ -21,10 +21,10 @@ typedef struct plait_kv_group {
     plait_shard shard;
     int32_t num_layers, width, page_size; /* width: values of one token, latent and rope */
     plait_dtype dtype;
-    int32_t num_pages;  /* of the pool */
-    int32_t num_tables; /* requests */
-    int64_t table_len;  /* entries of one request's table */
-    plait_plan *plan; /* of this group's batches; closed with the group */
+    int32_t num_pages;   /* of the pool */
+    int32_t num_tables;  /* requests */
+    int64_t table_len;   /* entries of one request's table */
+    plait_plan *plan;    /* of this group's batches; closed with the group */
     unsigned char *pool; /* [num_layers][num_pages][page_size][width] */
     int32_t *tables;     /* [num_tables][table_len] */
     int32_t *used;       /* [num_tables] pages of each request */

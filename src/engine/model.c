@@ -243,10 +243,9 @@ static plait_status load_all(struct loader *l, int32_t with_mtp)
     m->vocab_stride = (c->vocab_size + m->n_ranks - 1) / m->n_ranks;
     m->vocab_begin = plait_part(c->vocab_size, m->rank, m->n_ranks);
     m->vocab_count = plait_part(c->vocab_size, m->rank + 1, m->n_ranks) - m->vocab_begin;
-    PLAIT_TRY(load_rows(l, "", c->tie_word_embeddings ? "model.embed_tokens.weight"
-                                                      : "lm_head.weight",
-                        c->vocab_size, c->hidden_size, m->vocab_begin, m->vocab_count, m->n_slices,
-                        &m->head));
+    PLAIT_TRY(load_rows(
+        l, "", c->tie_word_embeddings ? "model.embed_tokens.weight" : "lm_head.weight",
+        c->vocab_size, c->hidden_size, m->vocab_begin, m->vocab_count, m->n_slices, &m->head));
     return with_mtp ? load_mtp(l) : PLAIT_OK;
 }
 

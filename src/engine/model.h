@@ -21,11 +21,11 @@ typedef struct plait_mlp_unit {
 
 typedef struct plait_layer {
     float *input_norm, *post_norm, *kv_norm;
-    plait_gemm **q;    /* [heads of this rank] hidden -> nope + rope */
-    plait_gemm *kv_a;  /* hidden -> latent + rope */
-    plait_gemm **k_up; /* [heads] nope -> latent: a query absorbed */
-    plait_gemm **v_up; /* [heads] latent -> v */
-    plait_gemm **o;    /* [slices of hidden] heads * v -> part of hidden */
+    plait_gemm **q;     /* [heads of this rank] hidden -> nope + rope */
+    plait_gemm *kv_a;   /* hidden -> latent + rope */
+    plait_gemm **k_up;  /* [heads] nope -> latent: a query absorbed */
+    plait_gemm **v_up;  /* [heads] latent -> v */
+    plait_gemm **o;     /* [slices of hidden] heads * v -> part of hidden */
     plait_gemm *router; /* NULL: a dense layer */
     float *router_bias; /* may be NULL */
     /* Dense: parts of the MLP. MoE: num_experts routed ones, then the shared one. */
@@ -41,8 +41,8 @@ typedef struct plait_mtp {
 
 typedef struct plait_model {
     const plait_config *config;
-    int32_t rank, n_ranks, n_slices; /* slices: one for each worker */
-    int32_t head_begin, num_heads;   /* this rank's query heads */
+    int32_t rank, n_ranks, n_slices;                /* slices: one for each worker */
+    int32_t head_begin, num_heads;                  /* this rank's query heads */
     int32_t vocab_begin, vocab_count, vocab_stride; /* its logits; stride: of the largest rank */
     plait_layer *layers;
     float *final_norm;

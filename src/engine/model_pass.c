@@ -99,10 +99,10 @@ static plait_status query_head(plait_pass *p, int32_t head, int32_t worker)
     const int32_t d_q = c->qk_nope_dim + c->qk_rope_dim, rank = c->kv_lora_rank;
     const int64_t stride = rank + c->qk_rope_dim;
     const plait_pass_worker *w = &p->workers[worker];
-    PLAIT_TRY(plait_gemm_run(p->layer->q[head], worker, p->num_rows, p->y, c->hidden_size, w->head,
-                             d_q));
-    PLAIT_TRY(plait_gemm_run(p->layer->k_up[head], worker, p->num_rows, w->head, d_q, w->mid,
-                             rank));
+    PLAIT_TRY(
+        plait_gemm_run(p->layer->q[head], worker, p->num_rows, p->y, c->hidden_size, w->head, d_q));
+    PLAIT_TRY(
+        plait_gemm_run(p->layer->k_up[head], worker, p->num_rows, w->head, d_q, w->mid, rank));
     for (int32_t r = 0; r < p->num_rows; r++) {
         float *rope = w->head + (int64_t)r * d_q + c->qk_nope_dim;
         const int64_t at = ((int64_t)r * p->model->num_heads + head) * stride;
@@ -354,10 +354,9 @@ static plait_status head_item(plait_pass *p, int32_t slice, int32_t worker)
     const plait_model *m = p->model;
     if (!m->head[slice])
         return PLAIT_OK;
-    return plait_gemm_run(m->head[slice], worker, p->head_rows, p->head_input,
-                          m->config->hidden_size,
-                          p->piece + plait_part(m->vocab_count, slice, m->n_slices),
-                          m->vocab_stride);
+    return plait_gemm_run(
+        m->head[slice], worker, p->head_rows, p->head_input, m->config->hidden_size,
+        p->piece + plait_part(m->vocab_count, slice, m->n_slices), m->vocab_stride);
 }
 
 plait_status plait_pass_logits(plait_pass *p, const float *states, int32_t n)
@@ -472,10 +471,10 @@ plait_status plait_pass_open(const plait_model *model, const plait_rope_table *r
 
 void plait_pass_close(plait_pass *p)
 {
-    void *const all[] = {p->x, p->y, p->hidden, p->join, p->latent, p->values, p->sum, p->total,
-                         p->routing,
-                         p->experts, p->weights, p->margin, p->unit_worker, p->unit_rows,
-                         p->unit_load,                         p->logits, p->piece, p->pieces};
+    void *const all[] = {p->x,       p->y,      p->hidden,      p->join,      p->latent,
+                         p->values,  p->sum,    p->total,       p->routing,   p->experts,
+                         p->weights, p->margin, p->unit_worker, p->unit_rows, p->unit_load,
+                         p->logits,  p->piece,  p->pieces};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         free(all[i]);
     for (int32_t i = 0; p->workers && i < p->n_workers; i++) {

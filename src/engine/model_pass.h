@@ -31,21 +31,21 @@ typedef struct plait_pass {
     int32_t max_rows, max_logit_rows, n_workers;
 
     int32_t num_rows;
-    float *x;      /* [max_rows][hidden] residual stream */
-    float *y;      /* [max_rows][hidden] normalised */
-    float *hidden; /* [max_rows][hidden] result: states after the last norm */
-    float *join;   /* [max_rows][2 * hidden] input of the draft layer */
-    float *latent; /* [max_rows][latent + rope] */
-    float *values; /* [max_rows][heads * v] */
+    float *x;           /* [max_rows][hidden] residual stream */
+    float *y;           /* [max_rows][hidden] normalised */
+    float *hidden;      /* [max_rows][hidden] result: states after the last norm */
+    float *join;        /* [max_rows][2 * hidden] input of the draft layer */
+    float *latent;      /* [max_rows][latent + rope] */
+    float *values;      /* [max_rows][heads * v] */
     float *sum, *total; /* [max_rows][hidden] partial sums of this rank, and over all ranks */
-    float *routing; /* [max_rows][num_experts] */
-    int32_t *experts; /* [max_rows][experts_per_token] */
+    float *routing;     /* [max_rows][num_experts] */
+    int32_t *experts;   /* [max_rows][experts_per_token] */
     float *weights;
-    float *margin;  /* [max_rows] smallest router margin of the pass */
+    float *margin;                    /* [max_rows] smallest router margin of the pass */
     int32_t *unit_worker, *unit_rows; /* of each unit: who runs it, how many rows it has */
-    int64_t *unit_load; /* of each worker */
-    float *logits;  /* [max_logit_rows][vocab] result of plait_pass_logits */
-    float *piece, *pieces; /* this rank's and all ranks' parts of the logits */
+    int64_t *unit_load;               /* of each worker */
+    float *logits;                    /* [max_logit_rows][vocab] result of plait_pass_logits */
+    float *piece, *pieces;            /* this rank's and all ranks' parts of the logits */
     plait_pass_worker *workers;
 
     /* The rows in progress, for the tasks. */

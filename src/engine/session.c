@@ -70,7 +70,8 @@ plait_status plait_session_choose(plait_session *s, const float *states, int32_t
             if (chosen[at + i] < 0)
                 return plait_fail(PLAIT_E_FORMAT,
                                   "the logits of row %d are not finite: the model's weights or the "
-                                  "compute dtype do not suit it", (int)(at + i));
+                                  "compute dtype do not suit it",
+                                  (int)(at + i));
         }
     }
     return PLAIT_OK;
@@ -116,8 +117,8 @@ static int32_t take_tokens(plait_session *s, plait_sequence *q, const int32_t *t
     int32_t kept = plait_spec_cut(tokens, num, q->limit - q->num_known, r->stop_ids,
                                   r->num_stop_ids, &stopped);
     if (!r->ignore_eos) {
-        const int32_t at = plait_spec_cut(tokens, kept, kept, s->eos_ids, s->num_eos,
-                                          &stopped_by_model);
+        const int32_t at =
+            plait_spec_cut(tokens, kept, kept, s->eos_ids, s->num_eos, &stopped_by_model);
         if (stopped_by_model)
             kept = at;
     }
@@ -141,8 +142,8 @@ static plait_status prefill_chunk(plait_session *s, int32_t index, int64_t start
     q->row = 0;
     if (start + count == q->num_prompt) {
         int32_t token;
-        PLAIT_TRY(plait_session_choose(
-            s, s->pass->hidden + (int64_t)(count - 1) * hidden_size(s), 1, &token));
+        PLAIT_TRY(plait_session_choose(s, s->pass->hidden + (int64_t)(count - 1) * hidden_size(s),
+                                       1, &token));
         take_tokens(s, q, &token, 1);
         q->first_s = q->last_s;
         PLAIT_TRY(stream(s, index));

@@ -24,9 +24,9 @@ typedef struct matrix_setting {
 /* What a reference choice rests on: outputs may differ only where one of these is small. */
 typedef struct matrix_reference {
     int32_t num_prompt, num_new;
-    int32_t *ids;     /* prompt, then new tokens */
-    float *gap;       /* [num_new] distance of the two best logits */
-    float *margin;    /* [num_new] router margin of the row that chose the token */
+    int32_t *ids;  /* prompt, then new tokens */
+    float *gap;    /* [num_new] distance of the two best logits */
+    float *margin; /* [num_new] router margin of the row that chose the token */
 } matrix_reference;
 
 typedef struct matrix {
@@ -171,7 +171,8 @@ static int32_t compare(matrix *m, const matrix_reference *r, const matrix_settin
             continue;
         if (!(r->gap[at] <= m->gap_limit || r->margin[at] <= m->margin_limit))
             fail_msg("dcp %d, interleave %d, draft %d, K %d: token %d is %d, not %d (gap %g, "
-                     "margin %g)", s->dcp, s->interleave, s->draft, s->spec_tokens, at, got[i],
+                     "margin %g)",
+                     s->dcp, s->interleave, s->draft, s->spec_tokens, at, got[i],
                      r->ids[r->num_prompt + at], r->gap[at], r->margin[at]);
         m->other++;
         return at + 1;
@@ -215,8 +216,8 @@ static void matrix_check(matrix *m, const matrix_setting *s)
             assert_int_equal(out->num_new, 1 + out->steps + out->num_accepted);
             drafted += out->num_drafted;
             accepted += out->num_accepted;
-            done[open[i]] = compare(m, &m->references[open[i]], s, done[open[i]], out->ids,
-                                    out->num_new);
+            done[open[i]] =
+                compare(m, &m->references[open[i]], s, done[open[i]], out->ids, out->num_new);
         }
         plait_generation_close(&g);
     }

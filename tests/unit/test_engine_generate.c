@@ -4,18 +4,18 @@
 
 /* Pairwise over D {1,2,3,4} x I {1,3,16} x draft {none, mtp K 1..4, oracle}. */
 static const matrix_setting pairwise[] = {
-    {1, 16, PLAIT_DRAFT_NONE, 0, 0, 0},  {1, 1, PLAIT_DRAFT_MTP, 1, 0, 0},
-    {1, 3, PLAIT_DRAFT_MTP, 2, 0, 0},    {1, 16, PLAIT_DRAFT_MTP, 3, 0, 0},
-    {1, 1, PLAIT_DRAFT_MTP, 4, 0, 0},    {1, 3, PLAIT_DRAFT_ORACLE, 3, 0, 0},
-    {2, 1, PLAIT_DRAFT_NONE, 0, 0, 0},   {2, 16, PLAIT_DRAFT_MTP, 1, 0, 0},
-    {2, 1, PLAIT_DRAFT_MTP, 2, 0, 0},    {2, 3, PLAIT_DRAFT_MTP, 3, 0, 1},
-    {2, 3, PLAIT_DRAFT_MTP, 4, 0, 0},    {2, 16, PLAIT_DRAFT_ORACLE, 3, 0, 0},
-    {3, 3, PLAIT_DRAFT_NONE, 0, 0, 0},   {3, 3, PLAIT_DRAFT_MTP, 1, 0, 0},
-    {3, 16, PLAIT_DRAFT_MTP, 2, 0, 1},   {3, 3, PLAIT_DRAFT_MTP, 3, 1, 0},
-    {3, 1, PLAIT_DRAFT_MTP, 4, 0, 0},    {3, 3, PLAIT_DRAFT_ORACLE, 4, 0, 0},
-    {4, 3, PLAIT_DRAFT_NONE, 0, 0, 1},   {4, 1, PLAIT_DRAFT_MTP, 1, 0, 0},
-    {4, 1, PLAIT_DRAFT_MTP, 2, 0, 0},    {4, 1, PLAIT_DRAFT_MTP, 3, 0, 0},
-    {4, 16, PLAIT_DRAFT_MTP, 4, 1, 0},   {4, 1, PLAIT_DRAFT_ORACLE, 1, 0, 0},
+    {1, 16, PLAIT_DRAFT_NONE, 0, 0, 0}, {1, 1, PLAIT_DRAFT_MTP, 1, 0, 0},
+    {1, 3, PLAIT_DRAFT_MTP, 2, 0, 0},   {1, 16, PLAIT_DRAFT_MTP, 3, 0, 0},
+    {1, 1, PLAIT_DRAFT_MTP, 4, 0, 0},   {1, 3, PLAIT_DRAFT_ORACLE, 3, 0, 0},
+    {2, 1, PLAIT_DRAFT_NONE, 0, 0, 0},  {2, 16, PLAIT_DRAFT_MTP, 1, 0, 0},
+    {2, 1, PLAIT_DRAFT_MTP, 2, 0, 0},   {2, 3, PLAIT_DRAFT_MTP, 3, 0, 1},
+    {2, 3, PLAIT_DRAFT_MTP, 4, 0, 0},   {2, 16, PLAIT_DRAFT_ORACLE, 3, 0, 0},
+    {3, 3, PLAIT_DRAFT_NONE, 0, 0, 0},  {3, 3, PLAIT_DRAFT_MTP, 1, 0, 0},
+    {3, 16, PLAIT_DRAFT_MTP, 2, 0, 1},  {3, 3, PLAIT_DRAFT_MTP, 3, 1, 0},
+    {3, 1, PLAIT_DRAFT_MTP, 4, 0, 0},   {3, 3, PLAIT_DRAFT_ORACLE, 4, 0, 0},
+    {4, 3, PLAIT_DRAFT_NONE, 0, 0, 1},  {4, 1, PLAIT_DRAFT_MTP, 1, 0, 0},
+    {4, 1, PLAIT_DRAFT_MTP, 2, 0, 0},   {4, 1, PLAIT_DRAFT_MTP, 3, 0, 0},
+    {4, 16, PLAIT_DRAFT_MTP, 4, 1, 0},  {4, 1, PLAIT_DRAFT_ORACLE, 1, 0, 0},
 };
 
 static void settings_give_the_tokens_of_plain_decoding_f32(void **state)

@@ -21,8 +21,12 @@ static void near(double got, double want, double tol)
 static void moe_bias_only_in_selection_case41(void **state)
 {
     (void)state;
-    plait_config c = {.num_experts = 4, .experts_per_token = 2, .num_groups = 2,
-                      .groups_per_token = 2, .norm_topk_prob = true, .routed_scaling_factor = 1};
+    plait_config c = {.num_experts = 4,
+                      .experts_per_token = 2,
+                      .num_groups = 2,
+                      .groups_per_token = 2,
+                      .norm_topk_prob = true,
+                      .routed_scaling_factor = 1};
     const float logits[] = {1, .5f, -.5f, -1}, bias[] = {0, 0, .9f, 0};
     float scratch[8], weights[4];
     int32_t experts[4];
@@ -84,8 +88,11 @@ static void route_double(const plait_config *c, const float *logits, const float
 static void moe_routing_equals_double_reference(void **state)
 {
     (void)state;
-    plait_config c = {.num_experts = 16, .experts_per_token = 4, .num_groups = 4,
-                      .groups_per_token = 2, .norm_topk_prob = true,
+    plait_config c = {.num_experts = 16,
+                      .experts_per_token = 4,
+                      .num_groups = 4,
+                      .groups_per_token = 2,
+                      .norm_topk_prob = true,
                       .routed_scaling_factor = 2.5f};
     srand(7);
     for (int trial = 0; trial < 500; trial++) {
@@ -178,7 +185,8 @@ static void argmax_takes_lowest_id_on_ties_case17(void **state)
 static void greedy_verification_keeps_the_equal_prefix(void **state)
 {
     (void)state;
-    const int32_t chosen[] = {4, 5, 6, 7}, all[] = {4, 5, 6}, some[] = {4, 9, 6}, none[] = {1, 5, 6};
+    const int32_t chosen[] = {4, 5, 6, 7}, all[] = {4, 5, 6}, some[] = {4, 9, 6},
+                  none[] = {1, 5, 6};
     assert_int_equal(plait_spec_verify_greedy(all, 3, chosen), 4);
     assert_int_equal(plait_spec_verify_greedy(some, 3, chosen), 2);
     assert_int_equal(plait_spec_verify_greedy(none, 3, chosen), 1);
