@@ -110,13 +110,14 @@ plait_status plait_dcp_gather_context(plait_dcp *dcp, const plait_dcp_context *c
     for (int32_t i = 0; i < dcp->n; i++) {
         const int64_t rows = rows_of(context, i);
         total += rows;
+        if (total > dcp->max_context_rows || context->row_bytes > dcp->context_row_bytes)
+            return plait_fail(PLAIT_E_NOMEM,
+                              "dcp: context of at least %" PRId64 " rows of %" PRId64
+                              " bytes, but it was opened for %" PRId64 " of %" PRId64,
+                              total, context->row_bytes, dcp->max_context_rows,
+                              dcp->context_row_bytes);
         dcp->sizes[i] = rows * context->row_bytes;
     }
-    if (total > dcp->max_context_rows || context->row_bytes > dcp->context_row_bytes)
-        return plait_fail(PLAIT_E_NOMEM,
-                          "dcp: context of %" PRId64 " rows of %" PRId64
-                          " bytes, but it was opened for %" PRId64 " of %" PRId64,
-                          total, context->row_bytes, dcp->max_context_rows, dcp->context_row_bytes);
     pack(context, dcp->context_send);
     PLAIT_TRY(plait_comm_all_gather(dcp->comm, "gather context", -1, NULL, dcp->context_send,
                                     dcp->sizes, dcp->context_recv));

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The DCP step. Both exchanges end in plait_merge, so that the rules for empty and broken rows are
- * in one place: a2a merges all ranks' states at their owner; ag_rs merges its own state with the
- * others' LSE and zeros for their outputs, which gives its weighted share of the result.
+ * The DCP step. Both exchanges weigh in plait_merge, so that the rules for empty and broken rows
+ * are in one place: a2a merges all ranks' states at their owner; ag_rs merges its own state with
+ * the others' LSE and zeros for their outputs, which gives its weighted share of the result.
  */
 #include "cp/dcp.h"
 
@@ -341,53 +341,52 @@ plait_status plait_dcp_gather_q(plait_dcp *dcp, int32_t rows, const void *q, int
 
 /* ---- exchange: a2a ----------------------------------------------------------------------------*/
 
-/* The state in a block; rows and heads dense. */
-static plait_partial block_state(const struct plait_dcp *c, const unsigned char *block,
-                                 int32_t rows, int32_t heads)
-{
-    return (plait_partial){.out = block + block_lse_bytes(rows, heads),
-                           .dtype = c->partial_dtype,
-                           .row_stride = (int64_t)heads * c->d_v,
-                           .head_stride = c->d_v,
-                           .lse = (const float *)(const void *)block,
-                           .lse_row_stride = heads,
-                           .lse_head_stride = 1};
-}
-
-/* A merge of one state is a copy that follows the rules. */
+/* Copies this rank's state of the others' heads into their blocks, as it is: what an odd lse means
+   is decided where it is merged. */
 static plait_status pack_blocks(const struct job *job, int32_t row, int32_t end)
 {
     struct plait_dcp *c = job->c;
+    const size_t bytes = (size_t)c->d_v * plait_dtype_bytes(c->partial_dtype);
     unsigned char *block = c->a2a_send;
     for (int32_t j = 0; j < c->n; j++) {
-        const int32_t heads = c->heads[j];
-        const plait_partial from = partial_at(&job->partial, row, c->first[j]);
-        const plait_merged to = {.out = block + block_lse_bytes(job->rows, heads),
-                                 .dtype = c->partial_dtype,
-                                 .row_stride = (int64_t)heads * c->d_v,
-                                 .head_stride = c->d_v,
-                                 .lse = (float *)(void *)block,
-                                 .lse_row_stride = heads,
-                                 .lse_head_stride = 1};
-        const plait_merged at = merged_at(&to, row);
-        PLAIT_TRY(plait_merge(&from, 1, end - row, heads, c->d_v, 0, &at));
-        block += block_bytes(c, job->rows, heads);
+        const int64_t heads = j == c->rank ? 0 : c->heads[j];
+        float *lse = (float *)(void *)block;
+        unsigned char *out = block + block_lse_bytes(job->rows, (int32_t)heads);
+        for (int64_t i = row; i < end; i++)
+            for (int64_t h = 0; h < heads; h++) {
+                const plait_partial from = partial_at(&job->partial, i, c->first[j] + h);
+                lse[i * heads + h] = *from.lse;
+                memcpy(out + (size_t)(i * heads + h) * bytes, from.out, bytes);
+            }
+        block += block_bytes(c, job->rows, (int32_t)heads);
     }
     return PLAIT_OK;
 }
 
+/* The states of the own heads: those that came in blocks, and this rank's own where it is. */
 static plait_status merge_blocks(const struct job *job, int32_t row, int32_t end)
 {
     struct plait_dcp *c = job->c;
-    const size_t bytes = block_bytes(c, job->rows, c->own_heads);
+    const int32_t heads = c->own_heads;
+    const unsigned char *block = c->a2a_recv;
     plait_partial parts[PLAIT_COMM_MAX_RANKS];
     for (int32_t i = 0; i < c->n; i++) {
-        const plait_partial p =
-            block_state(c, c->a2a_recv + (size_t)i * bytes, job->rows, c->own_heads);
-        parts[i] = partial_at(&p, row, 0);
+        if (i == c->rank) {
+            parts[i] = partial_at(&job->partial, row, c->first[i]);
+            continue;
+        }
+        const plait_partial state = {.out = block + block_lse_bytes(job->rows, heads),
+                                     .dtype = c->partial_dtype,
+                                     .row_stride = (int64_t)heads * c->d_v,
+                                     .head_stride = c->d_v,
+                                     .lse = (const float *)(const void *)block,
+                                     .lse_row_stride = heads,
+                                     .lse_head_stride = 1};
+        parts[i] = partial_at(&state, row, 0);
+        block += block_bytes(c, job->rows, heads);
     }
     const plait_merged dst = merged_at(&job->dst, row);
-    return plait_merge(parts, c->n, end - row, c->own_heads, c->d_v, 0, &dst);
+    return plait_merge(parts, c->n, end - row, heads, c->d_v, 0, &dst);
 }
 
 static plait_status exchange_a2a(struct job *job, const plait_executor *executor)
@@ -395,8 +394,9 @@ static plait_status exchange_a2a(struct job *job, const plait_executor *executor
     struct plait_dcp *c = job->c;
     PLAIT_TRY(run(executor, job, pack_blocks));
     for (int32_t j = 0; j < c->n; j++) {
-        c->sizes[j] = (int64_t)block_bytes(c, job->rows, c->heads[j]);
-        c->more[j] = (int64_t)block_bytes(c, job->rows, c->own_heads);
+        const int others = j != c->rank;
+        c->sizes[j] = others ? (int64_t)block_bytes(c, job->rows, c->heads[j]) : 0;
+        c->more[j] = others ? (int64_t)block_bytes(c, job->rows, c->own_heads) : 0;
     }
     PLAIT_TRY(plait_comm_all_to_all(c->comm, "exchange partials", -1, NULL, c->a2a_send, c->sizes,
                                     c->a2a_recv, c->more));

@@ -68,18 +68,20 @@ static float weigh(float *lse, int32_t n, uint32_t flags)
 static void sum_payloads(const plait_partial *parts, const float *weight, int32_t n, int64_t row,
                          int64_t head, int32_t d_v, const plait_merged *dst)
 {
+    float x[chunk] = {0};
     for (int32_t d = 0; d < d_v; d += chunk) {
-        float acc[chunk] = {0}, x[chunk];
+        float acc[chunk] = {0};
         int32_t len = d_v - d < chunk ? d_v - d : chunk, terms = 0;
         for (int32_t i = 0; i < n; i++) {
             if (weight[i] == 0 || !parts[i].out)
                 continue;
             load(x, &parts[i], row * parts[i].row_stride + head * parts[i].head_stride + d, len);
+            /* Always a whole chunk, since a fixed count is what compilers turn into vectors. */
             if (terms++ == 0)
-                for (int32_t j = 0; j < len; j++)
+                for (int32_t j = 0; j < chunk; j++)
                     acc[j] = weight[i] * x[j];
             else
-                for (int32_t j = 0; j < len; j++)
+                for (int32_t j = 0; j < chunk; j++)
                     acc[j] += weight[i] * x[j];
         }
         store(dst, row * dst->row_stride + head * dst->head_stride + d, acc, len);
