@@ -47,7 +47,8 @@ done <"$work/sources" | rule newline "no newline at the end"
 each code grep -nE '\b(TODO|FIXME|XXX)\b' | rule todo "unfinished work is an issue, not a comment"
 
 # The library never ends the process, prints or reads the environment.
-each library grep -nE '(^|[^.>_[:alnum:]])(abort|exit|_exit|getenv|printf|puts|putchar|vprintf|perror)\(' |
+ends='abort|exit|_exit|getenv|printf|puts|putchar|vprintf|perror'
+each library grep -nE "(^|[^.>_[:alnum:]])($ends)\(" |
     rule calls "a call that the library must not make"
 each library grep -nE '#include "\.\.?/' | rule relative "includes are written from src/"
 each library grep -nE '#pragma +omp|#include <omp.h>' | rule openmp "OpenMP is not ours to use"
