@@ -108,6 +108,103 @@ static void stop_in_an_accepted_run_cuts_everything_case34(void **state)
     plait_engine_close(&e);
 }
 
+struct gains {
+    int32_t num, tokens[64]; /* of each step, the prefill's first */
+};
+
+static void take_gains(void *user, int32_t request, const int32_t *ids, int32_t num,
+                       const char *text, size_t bytes)
+{
+    struct gains *g = user;
+    (void)request, (void)ids, (void)text, (void)bytes;
+    if (g->num < 64)
+        g->tokens[g->num++] = num;
+}
+
+static plait_generation *generate_gains(plait_engine *e, const plait_request *q, struct gains *g)
+{
+    plait_generation *out;
+    g->num = 0;
+    if (plait_engine_generate(e, q, 1, take_gains, g, &out) != PLAIT_OK)
+        fail_msg("%s", plait_last_error());
+    return out;
+}
+
+/* After every step, whatever was rejected in it, drafts are those of a run that begins there: its
+   draft KV holds nothing but what the target's states gave. */
+static void drafts_do_not_depend_on_what_was_rejected_case33_case35(void **state)
+{
+    (void)state;
+    plait_engine_options o = PLAIT_ENGINE_OPTIONS_INIT;
+    o.dtype = PLAIT_F32;
+    o.dcp = 2;
+    o.draft = PLAIT_DRAFT_MTP;
+    o.spec_tokens = 4;
+    plait_engine *e = open_tiny(&o);
+    int32_t ids[8 + 48];
+    for (int32_t i = 0; i < 8; i++)
+        ids[i] = 100 + 37 * i;
+    plait_request q = PLAIT_REQUEST_INIT;
+    q.ids = ids;
+    q.num_ids = 8;
+    q.max_new_tokens = 48;
+    q.ignore_eos = 1;
+    struct gains all, rest;
+    plait_generation *g = generate_gains(e, &q, &all);
+    memcpy(ids + 8, g->results[0].ids, 48 * sizeof *ids);
+    assert_true(g->results[0].num_accepted < g->results[0].num_drafted);
+    plait_generation_close(&g);
+    int32_t known = 8, compared = 0;
+    for (int32_t step = 0; step + 1 < all.num; step++) {
+        /* The prefill's token is the one that the step before ended with. */
+        known += all.tokens[step];
+        q.num_ids = known - 1;
+        q.max_new_tokens = 8 + 48 - known + 1;
+        g = generate_gains(e, &q, &rest);
+        assert_int_equal(rest.num, all.num - step);
+        for (int32_t i = 1; i < rest.num; i++, compared++)
+            assert_int_equal(rest.tokens[i], all.tokens[step + i]);
+        plait_generation_close(&g);
+    }
+    assert_true(compared > 20);
+    plait_engine_close(&e);
+}
+
+/* More requests than one pass takes, with the most drafts. */
+static void many_requests_are_served_in_turns(void **state)
+{
+    (void)state;
+    int32_t prompts[40][5], want[40][6];
+    for (int32_t draft = 0; draft < 2; draft++) {
+        plait_engine_options o = PLAIT_ENGINE_OPTIONS_INIT;
+        o.dtype = PLAIT_F32;
+        o.draft = draft ? PLAIT_DRAFT_MTP : PLAIT_DRAFT_NONE;
+        o.spec_tokens = 16;
+        o.page_size = 4;
+        plait_engine *e = open_tiny(&o);
+        plait_request q[40];
+        for (int32_t i = 0; i < 40; i++) {
+            for (int32_t j = 0; j < 5; j++)
+                prompts[i][j] = 3 + (i * 71 + j * 13) % 2000;
+            q[i] = (plait_request)PLAIT_REQUEST_INIT;
+            q[i].ids = prompts[i];
+            q[i].num_ids = 1 + i % 5;
+            q[i].max_new_tokens = 1 + i % 6;
+            q[i].ignore_eos = 1;
+        }
+        plait_generation *g = generate(e, q, 40);
+        for (int32_t i = 0; i < 40; i++) {
+            const plait_result *r = &g->results[i];
+            assert_int_equal(r->num_new, 1 + i % 6);
+            if (draft == 0)
+                memcpy(want[i], r->ids, (size_t)r->num_new * sizeof *r->ids);
+            assert_memory_equal(want[i], r->ids, (size_t)r->num_new * sizeof *r->ids);
+        }
+        plait_generation_close(&g);
+        plait_engine_close(&e);
+    }
+}
+
 struct streamed {
     int32_t num[2];
     size_t bytes[2];
@@ -275,6 +372,8 @@ int main(void)
         cmocka_unit_test(settings_give_the_tokens_of_plain_decoding_f32),
         cmocka_unit_test(settings_give_the_tokens_of_plain_decoding_bf16),
         cmocka_unit_test(stop_in_an_accepted_run_cuts_everything_case34),
+        cmocka_unit_test(drafts_do_not_depend_on_what_was_rejected_case33_case35),
+        cmocka_unit_test(many_requests_are_served_in_turns),
         cmocka_unit_test(streamed_text_equals_the_result_and_kv_bytes_halve),
         cmocka_unit_test(drafts_stop_at_the_model_length_case36),
         cmocka_unit_test(bad_options_are_refused_by_name),
