@@ -41,9 +41,9 @@ static plait_options_result read_options(plait_generate *g, int argc, char **arg
 {
     const double many = INT32_MAX;
     plait_option options[] = {
-        {"--model", PLAIT_OPTION_TEXT, &g->model, "DIR", .help = "the checkpoint"},
-        {"--prompt", PLAIT_OPTION_TEXT, &g->prompt, "TEXT", .help = "what to go on from"},
-        {"--prompt-file", PLAIT_OPTION_TEXT, &g->prompt_file, "FILE", .help = "the same from FILE"},
+        {"--model", PLAIT_OPTION_TEXT, &g->model, "DIR", .help = "the checkpoint (needed)"},
+        {"--prompt", PLAIT_OPTION_TEXT, &g->prompt, "TEXT", .help = "what to go on from (needed)"},
+        {"--prompt-file", PLAIT_OPTION_TEXT, &g->prompt_file, "FILE", .help = "or this, from FILE"},
         {"--max-new-tokens", PLAIT_OPTION_INT, &g->max_new_tokens, "N", NULL, 1, many,
          .help = "most tokens to add (128)"},
         {"--draft", PLAIT_OPTION_TEXT, &g->draft, "none|mtp",
@@ -74,8 +74,10 @@ static plait_options_result read_options(plait_generate *g, int argc, char **arg
          .help = "most bytes of cache on a rank (as needed)"},
         {"--threads", PLAIT_OPTION_INT, &g->threads, "N", NULL, 1, 4096,
          .help = "of all ranks together (what the machine allows)"},
-        {"--kernel", PLAIT_OPTION_TEXT, &g->kernel, "PATTERN", .help = "attention kernels allowed"},
-        {"--cpu-mask", PLAIT_OPTION_TEXT, &g->cpu_mask, "LEVEL", .help = "CPU features allowed"},
+        {"--kernel", PLAIT_OPTION_TEXT, &g->kernel, "PATTERN",
+         .help = "attention kernels whose name matches; * stands for any text"},
+        {"--cpu-mask", PLAIT_OPTION_TEXT, &g->cpu_mask, "LEVEL",
+         .help = "use no more than none, avx2, avx512, avx512bf16, amx or all"},
         {"--ignore-eos", PLAIT_OPTION_FLAG, &g->ignore_eos, .help = "go on past end tokens"},
         {"--json", PLAIT_OPTION_FLAG, &g->json, .help = "one JSON object instead of text"},
         {"--prompts", PLAIT_OPTION_LATER, .help = "give one prompt with --prompt or --prompt-file"},

@@ -10,6 +10,10 @@ trap 'rm -rf "$work"' EXIT
 git ls-files -co --exclude-standard | while read -r file; do
     [ -f "$file" ] && echo "$file"
 done >"$work/all"
+if [ ! -s "$work/all" ]; then
+    echo "skip style - git lists no files: it is not installed, or this is not one's own clone"
+    exit 0
+fi
 grep -E '\.(c|h|cu|cuh|def)$' "$work/all" >"$work/code"
 grep -E '\.(c|h|cu|cuh|def|sh|awk|py|cmake|in)$|(^|/)(CMakeLists.txt|Makefile|run|setup|demo)$' \
     "$work/all" >"$work/sources"
