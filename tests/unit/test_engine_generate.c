@@ -2,6 +2,8 @@
 /* Generation: settings give the tokens of plain decoding; bad input gives one sentence. */
 #include "engine_matrix.h"
 
+#include "folder.h"
+
 /* Pairwise over D {1,2,3,4} x I {1,3,16} x draft {none, mtp K 1..4, oracle}. */
 static const matrix_setting pairwise[] = {
     {1, 16, PLAIT_DRAFT_NONE, 0, 0, 0}, {1, 1, PLAIT_DRAFT_MTP, 1, 0, 0},
@@ -366,8 +368,67 @@ static void bad_requests_are_refused_and_leave_the_engine_usable(void **state)
     plait_engine_close(&e);
 }
 
-int main(void)
+/* A copy of models/tiny in `root` whose final norm is the largest bf16 number. */
+static void copy_with_huge_norm(const char *root)
 {
+    static const char *const files[] = {"config.json",
+                                        "tokenizer.json",
+                                        "tokenizer_config.json",
+                                        "model.safetensors.index.json",
+                                        "model-00001-of-00002.safetensors",
+                                        "model-00002-of-00002.safetensors"};
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        char path[512];
+        snprintf(path, sizeof path, "%s/models/tiny/%s", PLAIT_SOURCE_DIR, files[i]);
+        FILE *f = fopen(path, "rb");
+        assert_non_null(f);
+        fseek(f, 0, SEEK_END);
+        const size_t bytes = (size_t)ftell(f);
+        rewind(f);
+        char *data = calloc(bytes + 1, 1);
+        assert_int_equal(fread(data, 1, bytes, f), bytes);
+        fclose(f);
+        const char *name = i < 4 ? NULL : strstr(data + 8, "\"model.norm.weight\"");
+        if (name) {
+            uint64_t header;
+            memcpy(&header, data, sizeof header);
+            const long begin = strtol(strstr(name, "\"data_offsets\":") + 16 +
+                                          strspn(strstr(name, "\"data_offsets\":") + 16, " ["),
+                                      NULL, 10);
+            for (size_t j = 0; j < 256; j++)
+                memcpy(data + 8 + header + (size_t)begin + 2 * j, "\x7f\x7f", 2);
+        }
+        plait_test_put(root, files[i], data, bytes);
+        free(data);
+    }
+}
+
+static void logits_that_are_not_finite_fail_on_all_ranks(void **state)
+{
+    (void)state;
+    char root[PLAIT_TEST_PATH];
+    plait_test_folder_make(root);
+    copy_with_huge_norm(root);
+    plait_engine_options o = PLAIT_ENGINE_OPTIONS_INIT;
+    plait_engine *e;
+    o.model_dir = root;
+    o.dtype = PLAIT_F32;
+    o.dcp = 2;
+    assert_int_equal(plait_engine_open(&o, &e), PLAIT_OK);
+    plait_request q = PLAIT_REQUEST_INIT;
+    q.text = "a";
+    q.text_bytes = 1;
+    refuse(e, &q, PLAIT_E_FORMAT, "not finite");
+    /* Ranks stopped half way: the engine says so instead of going on. */
+    refuse(e, &q, PLAIT_E_STATE, "earlier call");
+    plait_engine_close(&e);
+    plait_test_folder_remove(root);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 1)
+        cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(settings_give_the_tokens_of_plain_decoding_f32),
         cmocka_unit_test(settings_give_the_tokens_of_plain_decoding_bf16),
@@ -378,6 +439,7 @@ int main(void)
         cmocka_unit_test(drafts_stop_at_the_model_length_case36),
         cmocka_unit_test(bad_options_are_refused_by_name),
         cmocka_unit_test(bad_requests_are_refused_and_leave_the_engine_usable),
+        cmocka_unit_test(logits_that_are_not_finite_fail_on_all_ranks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
