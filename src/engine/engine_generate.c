@@ -99,13 +99,19 @@ static plait_status plan_requests(const plait_engine *e, struct call *call)
     }
     const int64_t bytes = page_bytes(&e->ranks[0], call->target_pages, call->draft_pages);
     const int64_t available = e->options.kv_cache_bytes;
-    if (available && bytes > available)
+    if (!available || bytes <= available)
+        return PLAIT_OK;
+    const int64_t longest = longest_fit(e, available);
+    /* One token needs no page, but the shortest request has one of prompt and a new one. */
+    if (longest < 2)
         return plait_fail(PLAIT_E_NOMEM,
                           "the KV cache is too small: %lld bytes needed for each rank, %lld "
-                          "available; the longest sequence that fits has %lld tokens",
-                          (long long)bytes, (long long)available,
-                          (long long)longest_fit(e, available));
-    return PLAIT_OK;
+                          "available; no sequence fits",
+                          (long long)bytes, (long long)available);
+    return plait_fail(PLAIT_E_NOMEM,
+                      "the KV cache is too small: %lld bytes needed for each rank, %lld "
+                      "available; the longest sequence that fits has %lld tokens",
+                      (long long)bytes, (long long)available, (long long)longest);
 }
 
 /* ---- running --------------------------------------------------------------------------------- */

@@ -366,6 +366,11 @@ static void bad_requests_are_refused_and_leave_the_engine_usable(void **state)
     assert_int_equal(g->results[0].num_prompt + 47, 49);
     plait_generation_close(&g);
     plait_engine_close(&e);
+    o.kv_cache_bytes = 1;
+    e = open_tiny(&o);
+    refuse(e, &q, PLAIT_E_NOMEM,
+           "663552 bytes needed for each rank, 1 available; no sequence fits");
+    plait_engine_close(&e);
 }
 
 /* A copy of models/tiny in `root` whose final norm is the largest bf16 number. */
