@@ -299,10 +299,13 @@ static void print_summary(const plait_generate *g, const plait_figures *f)
     printf("\n\n%s", colour ? "\033[2m" : "");
     printf("tokens         %lld in the prompt, %d new\n", (long long)f->r->num_prompt,
            (int)f->r->num_new);
-    printf("speed          prefill %.1f, decode %.1f tokens/s\n", f->prefill_per_s,
-           f->decode_per_s);
-    printf("steps          %lld, %.2f tokens gained in each\n", (long long)f->r->steps,
-           f->r->steps ? f->accepted : 0.0);
+    printf("speed          prefill %.1f", f->prefill_per_s);
+    /* A single new token comes from the prefill: there is no decoding to measure. */
+    if (f->r->steps)
+        printf(", decode %.1f tokens/s\nsteps          %lld, %.2f tokens gained in each\n",
+               f->decode_per_s, (long long)f->r->steps, f->accepted);
+    else
+        printf(" tokens/s\nsteps          0\n");
     printf("draft          %s", g->draft);
     if (f->spec_tokens)
         printf(", %d a step, %lld of %lld accepted", (int)f->spec_tokens,

@@ -52,6 +52,14 @@ printf '%s' "$prompt" >"$work/prompt"
     [ "$(list token_ids "$work/json")" = "$(list token_ids "$work/json2")" ]
 result prompt_file $? "its tokens are not those of --prompt"
 
+# One new token leaves nothing of decoding to measure: no NaN in either output.
+generate --max-new-tokens 1 >"$work/text" && ! grep -qi 'nan\|decode' "$work/text" &&
+    grep -q '^steps  *0$' "$work/text"
+result one_token_summary $? "$(tail -n 8 "$work/text")"
+generate --max-new-tokens 1 --json >"$work/json" &&
+    grep -q '"decode_tokens_per_s": null, "steps": 0, "accepted_per_step": null' "$work/json"
+result one_token_json $? "$(cat "$work/json")"
+
 # ---- bad input --------------------------------------------------------------------------------
 refuse no_model 2 "--model is missing" generate --prompt x
 refuse no_prompt 2 "exactly one of --prompt" generate --model $model
