@@ -273,7 +273,7 @@ static plait_status check_fixed(const cJSON *item, const char *name)
                  f->value2 ? f->value2 : "");
         return unsupported(name, item, wanted);
     }
-    if (plait_json_key(item, "attention_bias") && cJSON_IsTrue(item))
+    if (plait_json_key(item, "attention_bias") && !cJSON_IsFalse(item) && !cJSON_IsNull(item))
         return unsupported(name, item, "false");
     if (plait_json_key(item, "moe_layer_freq")) {
         int64_t one;

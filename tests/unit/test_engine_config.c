@@ -105,6 +105,7 @@ static void test_refusals_name_found_and_supported(void **state)
                   &c),
             PLAIT_E_UNSUPPORTED, "weight_block_size", "[128, 128]");
     refused(parse(",\"attention_bias\":true", &c), PLAIT_E_UNSUPPORTED, "attention_bias", "false");
+    refused(parse(",\"attention_bias\":7", &c), PLAIT_E_UNSUPPORTED, "attention_bias", "false");
     refused(parse(",\"hidden_act\":\"gelu\"", &c), PLAIT_E_UNSUPPORTED, "gelu", "silu");
 }
 
