@@ -105,8 +105,10 @@ static double repeated(const int32_t *ids, int32_t n)
 static void drafts_gain_two_tokens_a_step(void **state)
 {
     (void)state;
-    if (text_sanitized())
+    if (text_sanitized()) {
+        print_message("too slow with a sanitizer\n");
         skip();
+    }
     text_ids prompts[PROMPTS];
     int32_t n = text_prompts(prompts, PROMPTS), loops = 0;
     int64_t gained = 0, steps = 0;
@@ -160,8 +162,10 @@ static void fill_context(int32_t dcp, const int32_t *ids, size_t n, int64_t *tar
 static void two_ranks_halve_the_cache(void **state)
 {
     (void)state;
-    if (text_sanitized())
+    if (text_sanitized()) {
+        print_message("too slow with a sanitizer\n");
         skip();
+    }
     enum { LENGTH = 2048 - 8 };
     text_ids prompts[PROMPTS];
     int32_t n = text_prompts(prompts, PROMPTS), ids[LENGTH];
