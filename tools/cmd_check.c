@@ -8,14 +8,47 @@
 #include "tools/options.h"
 #include "tools/tools.h"
 
+static int any_kernel(const char *pattern)
+{
+    for (int32_t i = 0; i < plait_kernel_count(); i++)
+        if (plait_kernel_match(plait_kernel_get(i)->name, pattern))
+            return 1;
+    return 0;
+}
+
 static void list(const char *pattern, plait_cpu_features features)
 {
     for (int32_t i = 0; i < plait_kernel_count(); i++) {
         const plait_kernel *kernel = plait_kernel_get(i);
-        if (plait_kernel_match(kernel->name, pattern))
-            printf("%-20s %s\n", kernel->name,
-                   kernel->needs & ~features ? "not with these CPU features" : "");
+        if (!plait_kernel_match(kernel->name, pattern))
+            continue;
+        if (kernel->needs & ~features)
+            printf("%-20s not with these CPU features\n", kernel->name);
+        else
+            printf("%s\n", kernel->name);
     }
+}
+
+static void list_json(const char *pattern, plait_cpu_features features)
+{
+    plait_emit j = {stdout, 0};
+    plait_emit_open(&j, '{');
+    plait_emit_key(&j, "kernels");
+    plait_emit_open(&j, '[');
+    for (int32_t i = 0; i < plait_kernel_count(); i++) {
+        const plait_kernel *kernel = plait_kernel_get(i);
+        if (!plait_kernel_match(kernel->name, pattern))
+            continue;
+        plait_emit_open(&j, '{');
+        plait_emit_key(&j, "name");
+        plait_emit_text(&j, kernel->name);
+        plait_emit_key(&j, "runs");
+        plait_emit_bool(&j, !(kernel->needs & ~features));
+        plait_emit_close(&j, '}');
+    }
+    plait_emit_close(&j, ']');
+    plait_emit_close(&j, '}');
+    printf("\n");
 }
 
 static void print_json(plait_check_counts n)
@@ -37,13 +70,11 @@ static void print_json(plait_check_counts n)
 static int check(const char *pattern, plait_cpu_features features, uint64_t seed, int as_json)
 {
     plait_check_counts all = {0, 0, 0, 0};
-    int32_t matched = 0;
     for (int32_t i = 0; i < plait_kernel_count(); i++) {
         const plait_kernel *kernel = plait_kernel_get(i);
         if (!plait_kernel_match(kernel->name, pattern))
             continue;
         plait_check_counts n = plait_check_kernel(kernel, features, seed, stderr);
-        matched++;
         all.passed += n.passed;
         all.failed += n.failed;
         all.skipped += n.skipped;
@@ -53,10 +84,6 @@ static int check(const char *pattern, plait_cpu_features features, uint64_t seed
                    "tolerance\n",
                    kernel->name, (long long)n.passed, (long long)n.failed, (long long)n.skipped,
                    n.worst);
-    }
-    if (matched == 0) {
-        fprintf(stderr, "plait check: no kernel is named '%s'; --list shows the names\n", pattern);
-        return PLAIT_EXIT_USAGE;
     }
     if (as_json)
         print_json(all);
@@ -105,8 +132,15 @@ int plait_cmd_check(int argc, char **argv)
     if (status != PLAIT_OK)
         return plait_tool_fail("check", status);
     level &= plait_cpu_detect();
+    if (!any_kernel(pattern)) {
+        fprintf(stderr, "plait check: no kernel is named '%s'; --list shows the names\n", pattern);
+        return PLAIT_EXIT_USAGE;
+    }
     if (as_list) {
-        list(pattern, level);
+        if (as_json)
+            list_json(pattern, level);
+        else
+            list(pattern, level);
         return PLAIT_EXIT_OK;
     }
     return check(pattern, level, (uint64_t)seed, as_json);

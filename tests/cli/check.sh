@@ -24,6 +24,12 @@ result check_last_line $? "$(tail -n 1 "$work/out")"
     result "check_cases_$kernel" $? "$total cases"
 done
 
+"$plait" check --list --kernel 'mla_*' --cpu-mask none --json >"$work/json" &&
+    [ "$(wc -l <"$work/json")" -eq 1 ] &&
+    grep -q '^{"kernels": \[.*{"name": "mla_ref", "runs": true}.*\]}$' "$work/json" &&
+    grep -q '{"name": "mla_avx512", "runs": false}' "$work/json" && ! grep -q gqa "$work/json"
+result check_list_json $? "$(cat "$work/json")"
+refuse check_list_unknown_kernel 2 "no kernel is named 'nope'" check --list --kernel nope
 refuse check_unknown_kernel 2 "no kernel is named 'nope'" check --kernel nope
 refuse check_unknown_mask 2 "avx512bf16" check --cpu-mask sse9
 refuse check_plugin_later 2 "plugin" check --plugin x.so

@@ -12,6 +12,8 @@ result help_lists_commands $? "generate is not in the usage"
 result version $? "no version"
 
 refuse unknown_command 2 "no command 'frobnicate'" frobnicate
+refuse explain_later 2 "explain is not in this release step" explain --attention mla
+refuse bench_later 2 "bench is not in this release step" bench mla
 refuse unknown_option 2 "no option '--modle'" generate --modle x
 refuse bare_word 2 "no option 'models/tiny'" generate models/tiny
 refuse missing_value 2 "--max-new-tokens needs a value" generate --max-new-tokens
