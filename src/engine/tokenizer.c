@@ -316,6 +316,8 @@ static plait_status read_root(plait_tokenizer *t, const cJSON *root, const char 
     const cJSON *added = plait_json_get(root, "added_tokens");
     if (!cJSON_IsObject(model))
         return plait_fail(PLAIT_E_FORMAT, "tokenizer.json has no model");
+    if (added && !cJSON_IsArray(added) && !cJSON_IsNull(added))
+        return plait_fail(PLAIT_E_FORMAT, "tokenizer.json: added_tokens is not a list");
     byte_characters(byte_of);
     PLAIT_TRY(read_model(t, byte_of, model, added));
     PLAIT_TRY(read_added(t, byte_of, added));

@@ -449,6 +449,10 @@ static void test_refusals(void **state)
     plait_test_put_text(root, "tokenizer.json", "{\"model\":{\"vocab\":{},\"merges\":[]}}");
     assert_int_equal(plait_tokenizer_open(root, &t), PLAIT_E_UNSUPPORTED);
     assert_non_null(strstr(plait_last_error(), "byte 0x00"));
+    plait_test_put_text(root, "tokenizer.json",
+                        "{\"added_tokens\":{},\"model\":{\"vocab\":{},\"merges\":[]}}");
+    assert_int_equal(plait_tokenizer_open(root, &t), PLAIT_E_FORMAT);
+    assert_non_null(strstr(plait_last_error(), "added_tokens is not a list"));
     teardown(NULL);
     setup(NULL);
     assert_int_equal(plait_tokenizer_open(root, &t), PLAIT_E_IO);
