@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * plait/engine.h - text from a DeepSeek V3 checkpoint, its KV cache split over ranks.
+ * plait/engine.h - text from a DeepSeek V2 or V3 checkpoint, its KV cache split over ranks.
  *
  * An engine holds one model for W ranks of this process (one thread each, every rank with its own
  * workers). Each DCP group of D ranks splits the latent cache; drafts are verified several tokens

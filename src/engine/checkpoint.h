@@ -35,7 +35,7 @@ typedef struct plait_slice {
 /* Opens DIR/model.safetensors.index.json with the shards that it names, else
    DIR/model.safetensors. config (may be NULL: 128 x 128) gives the block shape of fp8 scales.
    E_IO: files missing (all listed), truncated; E_FORMAT: a header or index that contradicts
-   itself or the files; E_UNSUPPORTED: float16 tensors. */
+   itself or the files; E_UNSUPPORTED: a dtype without a known size. */
 plait_status plait_checkpoint_open(const char *dir, const plait_config *config,
                                    plait_checkpoint **out);
 

@@ -27,6 +27,9 @@ static float element(const plait_tensor *t, int64_t i)
     case PLAIT_TENSOR_BF16:
         memcpy(&h, t->data + 2 * i, sizeof h);
         return plait_bf16_to_f32(h);
+    case PLAIT_TENSOR_F16:
+        memcpy(&h, t->data + 2 * i, sizeof h);
+        return plait_f16_to_f32(h);
     default:
         return plait_e4m3_to_f32(t->data[i]);
     }
@@ -183,7 +186,7 @@ plait_status plait_checkpoint_load(plait_checkpoint *checkpoint, const char *nam
         return plait_fail(PLAIT_E_FORMAT, "the checkpoint has no tensor %.200s", name);
     if (t->type == PLAIT_TENSOR_OTHER)
         return plait_fail(PLAIT_E_UNSUPPORTED,
-                          "tensor %.200s has dtype %s; supported: BF16, F32, F8_E4M3", name,
+                          "tensor %.200s has dtype %s; supported: BF16, F16, F32, F8_E4M3", name,
                           t->dtype);
     PLAIT_TRY(check_shape(t, &s));
     if (s.rows == 0) {

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * config.json of DeepSeek-V3 checkpoints. Fields that give shapes must be there; the others have
- * the defaults of transformers' DeepseekV3Config, which is what a checkpoint that leaves them out
- * was run with. Bounds are wide; they only keep later products inside 64 bits.
+ * config.json of DeepSeek V2 and V3 checkpoints: reading its fields. Those that give shapes must be
+ * there; the others have the defaults of transformers' configuration classes, which is what a
+ * checkpoint that leaves them out was run with. Bounds are wide; they only keep later products
+ * inside 64 bits.
  */
-#include "engine/config.h"
+#include "engine/config_check.h"
 
 #include <limits.h>
 #include <stdio.h>
@@ -22,53 +23,61 @@ typedef struct field {
     const char *key;
     kind kind;
     size_t offset;
-    double least, most, preset; /* preset below least: the field must be there */
+    double least, most;
+    double preset_v3, preset_v2; /* below least: the field must be there */
 } field;
 
 #define AT(member) offsetof(plait_config, member)
 #define REQUIRED   -1e300
 
 static const field fields[] = {
-    {"vocab_size", WHOLE, AT(vocab_size), 1, MAX_SIZE, REQUIRED},
-    {"hidden_size", WHOLE, AT(hidden_size), 1, MAX_SIZE, REQUIRED},
-    {"max_position_embeddings", WHOLE, AT(max_position), 1, MAX_POS, REQUIRED},
-    {"num_hidden_layers", WHOLE, AT(num_layers), 1, 4096, REQUIRED},
-    {"num_nextn_predict_layers", WHOLE, AT(num_mtp_layers), 0, 64, 0},
-    {"num_attention_heads", WHOLE, AT(num_heads), 1, MAX_DIM, REQUIRED},
-    {"kv_lora_rank", WHOLE, AT(kv_lora_rank), 1, MAX_DIM, REQUIRED},
-    {"qk_nope_head_dim", WHOLE, AT(qk_nope_dim), 1, MAX_DIM, REQUIRED},
-    {"qk_rope_head_dim", WHOLE, AT(qk_rope_dim), 2, MAX_DIM, REQUIRED},
-    {"v_head_dim", WHOLE, AT(v_dim), 1, MAX_DIM, REQUIRED},
-    {"intermediate_size", WHOLE, AT(intermediate_size), 1, MAX_SIZE, REQUIRED},
-    {"moe_intermediate_size", WHOLE, AT(moe_intermediate_size), 1, MAX_SIZE, REQUIRED},
-    {"first_k_dense_replace", WHOLE, AT(first_dense), 0, 4096, 3},
-    {"n_routed_experts", WHOLE, AT(num_experts), 1, MAX_DIM, REQUIRED},
-    {"num_experts_per_tok", WHOLE, AT(experts_per_token), 1, MAX_DIM, 8},
-    {"n_shared_experts", WHOLE, AT(num_shared_experts), 0, 64, 1},
-    {"n_group", WHOLE, AT(num_groups), 1, MAX_DIM, 8},
-    {"topk_group", WHOLE, AT(groups_per_token), 1, MAX_DIM, 4},
-    {"norm_topk_prob", FLAG, AT(norm_topk_prob), 0, 1, 1},
-    {"routed_scaling_factor", FLOAT, AT(routed_scaling_factor), 1e-6, 1e6, 2.5},
-    {"rms_norm_eps", FLOAT, AT(rms_norm_eps), 1e-30, 1, 1e-6},
-    {"tie_word_embeddings", FLAG, AT(tie_word_embeddings), 0, 1, 0},
-    {"rope_interleave", FLAG, AT(rope.interleave), 0, 1, 1},
-    {"rope_theta", REAL, AT(rope.theta), 1.0 + 1e-6, 1e12, 10000},
+    {"vocab_size", WHOLE, AT(vocab_size), 1, MAX_SIZE, REQUIRED, REQUIRED},
+    {"hidden_size", WHOLE, AT(hidden_size), 1, MAX_SIZE, REQUIRED, REQUIRED},
+    {"max_position_embeddings", WHOLE, AT(max_position), 1, MAX_POS, REQUIRED, REQUIRED},
+    {"num_hidden_layers", WHOLE, AT(num_layers), 1, 4096, REQUIRED, REQUIRED},
+    {"num_nextn_predict_layers", WHOLE, AT(num_mtp_layers), 0, 64, 0, 0},
+    {"num_attention_heads", WHOLE, AT(num_heads), 1, MAX_DIM, REQUIRED, REQUIRED},
+    {"q_lora_rank", WHOLE, AT(q_lora_rank), 1, MAX_DIM, 1536, 1536},
+    {"kv_lora_rank", WHOLE, AT(kv_lora_rank), 1, MAX_DIM, REQUIRED, REQUIRED},
+    {"qk_nope_head_dim", WHOLE, AT(qk_nope_dim), 1, MAX_DIM, REQUIRED, REQUIRED},
+    {"qk_rope_head_dim", WHOLE, AT(qk_rope_dim), 2, MAX_DIM, REQUIRED, REQUIRED},
+    {"v_head_dim", WHOLE, AT(v_dim), 1, MAX_DIM, REQUIRED, REQUIRED},
+    {"intermediate_size", WHOLE, AT(intermediate_size), 1, MAX_SIZE, REQUIRED, REQUIRED},
+    {"moe_intermediate_size", WHOLE, AT(moe_intermediate_size), 1, MAX_SIZE, REQUIRED, REQUIRED},
+    {"first_k_dense_replace", WHOLE, AT(first_dense), 0, 4096, 3, 0},
+    {"moe_layer_freq", WHOLE, AT(moe_layer_freq), 1, 4096, 1, 1},
+    {"n_routed_experts", WHOLE, AT(num_experts), 1, MAX_DIM, REQUIRED, REQUIRED},
+    {"num_experts_per_tok", WHOLE, AT(experts_per_token), 1, MAX_DIM, 8, REQUIRED},
+    {"n_shared_experts", WHOLE, AT(num_shared_experts), 0, 64, 1, REQUIRED},
+    {"n_group", WHOLE, AT(num_groups), 1, MAX_DIM, 8, 1},
+    {"topk_group", WHOLE, AT(groups_per_token), 1, MAX_DIM, 4, 1},
+    {"norm_topk_prob", FLAG, AT(norm_topk_prob), 0, 1, 1, 0},
+    {"routed_scaling_factor", FLOAT, AT(routed_scaling_factor), 1e-6, 1e6, 2.5, 1},
+    {"rms_norm_eps", FLOAT, AT(rms_norm_eps), 1e-30, 1, 1e-6, 1e-6},
+    {"tie_word_embeddings", FLAG, AT(tie_word_embeddings), 0, 1, 0, 0},
+    {"rope_interleave", FLAG, AT(rope.interleave), 0, 1, 1, 1},
+    {"rope_theta", REAL, AT(rope.theta), 1.0 + 1e-6, 1e12, 10000, 10000},
 };
 
 static const field rope_fields[] = {
-    {"rope_theta", REAL, AT(rope.theta), 1.0 + 1e-6, 1e12, 0},
-    {"truncate", FLAG, AT(rope.truncate), 0, 1, 0},
-    {"factor", REAL, AT(rope.factor), 1, 1e6, 0},
-    {"beta_fast", REAL, AT(rope.beta_fast), 1e-6, 1e6, 0},
-    {"beta_slow", REAL, AT(rope.beta_slow), 1e-6, 1e6, 0},
-    {"mscale", REAL, AT(rope.mscale), 0, 1e3, 0},
-    {"mscale_all_dim", REAL, AT(rope.mscale_all_dim), 0, 1e3, 0},
-    {"attention_factor", REAL, AT(rope.attention_factor), 1e-6, 1e6, 0},
-    {"original_max_position_embeddings", WHOLE, AT(rope.original_max_position), 1, MAX_POS, 0},
+    {"rope_theta", REAL, AT(rope.theta), 1.0 + 1e-6, 1e12, 0, 0},
+    {"truncate", FLAG, AT(rope.truncate), 0, 1, 0, 0},
+    {"factor", REAL, AT(rope.factor), 1, 1e6, 0, 0},
+    {"beta_fast", REAL, AT(rope.beta_fast), 1e-6, 1e6, 0, 0},
+    {"beta_slow", REAL, AT(rope.beta_slow), 1e-6, 1e6, 0, 0},
+    {"mscale", REAL, AT(rope.mscale), 0, 1e3, 0, 0},
+    {"mscale_all_dim", REAL, AT(rope.mscale_all_dim), 0, 1e3, 0, 0},
+    {"attention_factor", REAL, AT(rope.attention_factor), 1e-6, 1e6, 0, 0},
+    {"original_max_position_embeddings", WHOLE, AT(rope.original_max_position), 1, MAX_POS, 0, 0},
 };
 
 enum { NUM_FIELDS = sizeof fields / sizeof *fields };
 enum { NUM_ROPE_FIELDS = sizeof rope_fields / sizeof *rope_fields };
+
+static double preset_of(const plait_config *config, const field *f)
+{
+    return config->v2 ? f->preset_v2 : f->preset_v3;
+}
 
 static void field_set(plait_config *config, const field *f, double value)
 {
@@ -89,7 +98,7 @@ static void field_set(plait_config *config, const field *f, double value)
     }
 }
 
-static plait_status wrong(const char *name, const cJSON *item, const char *wanted)
+plait_status plait_config_wrong(const char *name, const cJSON *item, const char *wanted)
 {
     char shown[PLAIT_JSON_SHOW];
     return plait_fail(PLAIT_E_FORMAT, "%s: %s is %s; wanted %s", name,
@@ -97,7 +106,7 @@ static plait_status wrong(const char *name, const cJSON *item, const char *wante
                       wanted);
 }
 
-static plait_status unsupported(const char *name, const cJSON *item, const char *wanted)
+plait_status plait_config_unsupported(const char *name, const cJSON *item, const char *wanted)
 {
     char shown[PLAIT_JSON_SHOW];
     return plait_fail(PLAIT_E_UNSUPPORTED, "%s: %s is %s, which is not supported; supported: %s",
@@ -112,18 +121,18 @@ static plait_status field_read(plait_config *config, const field *f, const cJSON
     int64_t whole;
     if (f->kind == FLAG) {
         if (!cJSON_IsBool(item))
-            return wrong(name, item, "true or false");
+            return plait_config_wrong(name, item, "true or false");
         field_set(config, f, cJSON_IsTrue(item));
     } else if (f->kind == WHOLE) {
         snprintf(wanted, sizeof wanted, "a whole number from %.0f to %.0f", f->least, f->most);
         if (!plait_json_whole(item, (int64_t)f->least, (int64_t)f->most, &whole))
-            return wrong(name, item, wanted);
+            return plait_config_wrong(name, item, wanted);
         field_set(config, f, (double)whole);
     } else {
         snprintf(wanted, sizeof wanted, "a number from %g to %g", f->least, f->most);
         if (!cJSON_IsNumber(item) || !(item->valuedouble >= f->least) ||
             !(item->valuedouble <= f->most))
-            return wrong(name, item, wanted);
+            return plait_config_wrong(name, item, wanted);
         field_set(config, f, item->valuedouble);
     }
     return PLAIT_OK;
@@ -144,7 +153,7 @@ static plait_status read_rope(plait_config *config, const cJSON *object, const c
     if (cJSON_IsNull(object))
         return PLAIT_OK;
     if (!cJSON_IsObject(object))
-        return wrong(name, object, "an object or null");
+        return plait_config_wrong(name, object, "an object or null");
     const cJSON *type = plait_json_get(object, "rope_type");
     if (!type)
         type = plait_json_get(object, "type");
@@ -153,7 +162,7 @@ static plait_status read_rope(plait_config *config, const cJSON *object, const c
                           name, object->string);
     rope->yarn = plait_json_is(type, "yarn");
     if (!rope->yarn && !plait_json_is(type, "default"))
-        return unsupported(name, type, "\"yarn\", \"default\"");
+        return plait_config_unsupported(name, type, "\"yarn\", \"default\"");
     const cJSON *item;
     cJSON_ArrayForEach(item, object)
     {
@@ -188,25 +197,25 @@ static plait_status read_quantization(plait_config *config, const cJSON *object,
     if (cJSON_IsNull(object))
         return PLAIT_OK;
     if (!cJSON_IsObject(object))
-        return wrong(name, object, "an object or null");
+        return plait_config_wrong(name, object, "an object or null");
     bool method = false, block = false;
     const cJSON *item;
     cJSON_ArrayForEach(item, object)
     {
         if (plait_json_key(item, "quant_method")) {
             if (!plait_json_is(item, "fp8"))
-                return unsupported(name, item, "\"fp8\"");
+                return plait_config_unsupported(name, item, "\"fp8\"");
             method = true;
         } else if (plait_json_key(item, "fmt")) {
             if (!plait_json_is(item, "e4m3"))
-                return unsupported(name, item, "\"e4m3\"");
+                return plait_config_unsupported(name, item, "\"e4m3\"");
         } else if (plait_json_key(item, "weight_block_size")) {
             int64_t side;
             const cJSON *first = cJSON_IsArray(item) ? item->child : NULL;
             if (!first || !first->next || first->next->next ||
                 !plait_json_whole(first, 128, 128, &side) ||
                 !plait_json_whole(first->next, 128, 128, &side))
-                return unsupported(name, item, "[128, 128]");
+                return plait_config_unsupported(name, item, "[128, 128]");
             block = true;
         }
     }
@@ -227,7 +236,7 @@ static plait_status read_eos(plait_config *config, const cJSON *item, const char
         return PLAIT_OK;
     for (const cJSON *entry = first; entry; entry = list ? entry->next : NULL) {
         if (!plait_json_whole(entry, 0, MAX_SIZE, &id))
-            return wrong(name, entry, "a token id");
+            return plait_config_wrong(name, entry, "a token id");
         if (config->num_eos == PLAIT_CONFIG_MAX_EOS)
             return plait_fail(PLAIT_E_UNSUPPORTED, "%s: more than %d eos_token_id entries", name,
                               PLAIT_CONFIG_MAX_EOS);
@@ -236,58 +245,9 @@ static plait_status read_eos(plait_config *config, const cJSON *item, const char
     return PLAIT_OK;
 }
 
-static plait_status check_architectures(const cJSON *list, const char *name)
-{
-    const cJSON *first = cJSON_IsArray(list) ? list->child : NULL;
-    if (!first)
-        return wrong(name, list, "a list with the name of the architecture");
-    if (!plait_json_is(first, "DeepseekV3ForCausalLM")) {
-        char shown[PLAIT_JSON_SHOW];
-        return plait_fail(PLAIT_E_UNSUPPORTED,
-                          "%s: the architecture is %s; supported: DeepseekV3ForCausalLM", name,
-                          plait_json_show(first, shown));
-    }
-    return PLAIT_OK;
-}
-
-/* Settings with one supported value. A null counts as left out. */
-typedef struct fixed {
-    const char *key, *value, *value2;
-} fixed;
-
-static const fixed fixed_fields[] = {
-    {"model_type", "deepseek_v3", NULL},    {"scoring_func", "sigmoid", NULL},
-    {"topk_method", "noaux_tc", NULL},      {"hidden_act", "silu", NULL},
-    {"torch_dtype", "bfloat16", "float32"}, {"dtype", "bfloat16", "float32"},
-};
-
-static plait_status check_fixed(const cJSON *item, const char *name)
-{
-    for (size_t i = 0; i < sizeof fixed_fields / sizeof *fixed_fields; i++) {
-        const fixed *f = &fixed_fields[i];
-        if (!plait_json_key(item, f->key) || cJSON_IsNull(item) || plait_json_is(item, f->value) ||
-            (f->value2 && plait_json_is(item, f->value2)))
-            continue;
-        char wanted[96];
-        snprintf(wanted, sizeof wanted, "\"%s\"%s%s", f->value, f->value2 ? ", " : "",
-                 f->value2 ? f->value2 : "");
-        return unsupported(name, item, wanted);
-    }
-    if (plait_json_key(item, "attention_bias") && !cJSON_IsFalse(item) && !cJSON_IsNull(item))
-        return unsupported(name, item, "false");
-    if (plait_json_key(item, "moe_layer_freq")) {
-        int64_t one;
-        if (!plait_json_whole(item, 1, 1, &one))
-            return unsupported(name, item, "1");
-    }
-    return PLAIT_OK;
-}
-
 /* What is neither a number of the table nor a fixed setting. */
 static plait_status read_other(plait_config *config, const cJSON *item, const char *name)
 {
-    if (plait_json_key(item, "architectures"))
-        return check_architectures(item, name);
     if (plait_json_key(item, "eos_token_id"))
         return read_eos(config, item, name);
     if (plait_json_key(item, "quantization_config"))
@@ -295,88 +255,23 @@ static plait_status read_other(plait_config *config, const cJSON *item, const ch
     if (plait_json_key(item, "bos_token_id") && !cJSON_IsNull(item)) {
         int64_t id;
         if (!plait_json_whole(item, 0, MAX_SIZE, &id))
-            return wrong(name, item, "a token id or null");
+            return plait_config_wrong(name, item, "a token id or null");
         config->bos_id = (int32_t)id;
     }
-    return check_fixed(item, name);
-}
-
-/* Named before any number is: the user should read "this is a Llama", not "no kv_lora_rank". */
-static plait_status check_identity(const cJSON *root, const char *name)
-{
-    const cJSON *architectures = plait_json_get(root, "architectures");
-    const cJSON *type = plait_json_get(root, "model_type");
-    if (architectures)
-        return check_architectures(architectures, name);
-    if (!type)
-        return plait_fail(PLAIT_E_FORMAT, "%s has neither architectures nor model_type", name);
-    return check_fixed(type, name);
-}
-
-static plait_status check_q_lora(const cJSON *root, const char *name)
-{
-    const cJSON *item = plait_json_get(root, "q_lora_rank");
-    if (item && cJSON_IsNull(item))
-        return PLAIT_OK;
-    char shown[PLAIT_JSON_SHOW];
-    return plait_fail(PLAIT_E_UNSUPPORTED,
-                      "%s: q_lora_rank is %s, which is not supported yet; supported: null", name,
-                      item ? plait_json_show(item, shown) : "left out (that means 1536)");
-}
-
-static plait_status check_groups(const plait_config *c, const char *name)
-{
-    if (c->num_experts % c->num_groups != 0)
-        return plait_fail(PLAIT_E_FORMAT,
-                          "%s: n_routed_experts is %d; wanted a multiple of n_group, %d", name,
-                          (int)c->num_experts, (int)c->num_groups);
-    const int32_t size = c->num_experts / c->num_groups;
-    if (c->num_groups > 1 && size < 2)
-        return plait_fail(PLAIT_E_FORMAT,
-                          "%s: n_group %d leaves 1 expert in a group; a group's score takes two",
-                          name, (int)c->num_groups);
-    if (c->groups_per_token > c->num_groups)
-        return plait_fail(PLAIT_E_FORMAT, "%s: topk_group is %d; wanted at most n_group, %d", name,
-                          (int)c->groups_per_token, (int)c->num_groups);
-    if (c->experts_per_token > size * c->groups_per_token)
-        return plait_fail(PLAIT_E_FORMAT,
-                          "%s: num_experts_per_tok is %d; %d groups of %d experts give at most %d",
-                          name, (int)c->experts_per_token, (int)c->groups_per_token, (int)size,
-                          (int)(size * c->groups_per_token));
-    return PLAIT_OK;
-}
-
-static plait_status check_together(const plait_config *c, const cJSON *root, const char *name)
-{
-    const cJSON *kv_heads = plait_json_get(root, "num_key_value_heads");
-    int64_t n;
-    if (kv_heads && !cJSON_IsNull(kv_heads) &&
-        !plait_json_whole(kv_heads, c->num_heads, c->num_heads, &n))
-        return wrong(name, kv_heads, "num_attention_heads (latent attention has no KV heads)");
-    if (c->first_dense > c->num_layers)
-        return plait_fail(PLAIT_E_FORMAT,
-                          "%s: first_k_dense_replace is %d; wanted at most num_hidden_layers, %d",
-                          name, (int)c->first_dense, (int)c->num_layers);
-    PLAIT_TRY(check_groups(c, name));
-    for (int32_t i = -1; i < c->num_eos; i++) {
-        const int32_t id = i < 0 ? c->bos_id : c->eos_ids[i];
-        if (id >= c->vocab_size)
-            return plait_fail(PLAIT_E_FORMAT, "%s: %s is %d; wanted less than vocab_size, %d", name,
-                              i < 0 ? "bos_token_id" : "eos_token_id", (int)id, (int)c->vocab_size);
-    }
-    return PLAIT_OK;
+    return plait_config_check_setting(config, item, name);
 }
 
 static void set_presets(plait_config *config)
 {
-    memset(config, 0, sizeof *config);
     for (int i = 0; i < NUM_FIELDS; i++)
-        if (fields[i].preset >= fields[i].least)
-            field_set(config, &fields[i], fields[i].preset);
+        if (preset_of(config, &fields[i]) >= fields[i].least)
+            field_set(config, &fields[i], preset_of(config, &fields[i]));
+    config->softmax_scores = config->v2;
     config->bos_id = -1;
     config->block_rows = config->block_cols = 128;
     config->rope.beta_fast = 32;
     config->rope.beta_slow = 1;
+    config->rope.mscale = 1;
     config->rope.truncate = true;
 }
 
@@ -395,13 +290,15 @@ static plait_status read_fields(plait_config *config, const cJSON *root, const c
         if (seen[f - fields])
             return plait_fail(PLAIT_E_FORMAT, "%s: %s is there twice", name, f->key);
         seen[f - fields] = true;
-        if (cJSON_IsNull(item) && plait_json_key(item, "n_shared_experts"))
+        const bool none =
+            plait_json_key(item, "n_shared_experts") || plait_json_key(item, "q_lora_rank");
+        if (cJSON_IsNull(item) && none)
             field_set(config, f, 0);
-        else if (!(cJSON_IsNull(item) && f->preset >= f->least))
+        else if (!(cJSON_IsNull(item) && preset_of(config, f) >= f->least))
             PLAIT_TRY(field_read(config, f, item, name));
     }
     for (int i = 0; i < NUM_FIELDS; i++)
-        if (!seen[i] && fields[i].preset < fields[i].least)
+        if (!seen[i] && preset_of(config, &fields[i]) < fields[i].least)
             return plait_fail(PLAIT_E_FORMAT, "%s: %s is missing", name, fields[i].key);
     return PLAIT_OK;
 }
@@ -409,8 +306,7 @@ static plait_status read_fields(plait_config *config, const cJSON *root, const c
 static plait_status read_config(plait_config *config, const cJSON *root, const char *name)
 {
     static const char *const rope_keys[] = {"rope_scaling", "rope_parameters"};
-    PLAIT_TRY(check_identity(root, name));
-    PLAIT_TRY(check_q_lora(root, name));
+    PLAIT_TRY(plait_config_identify(root, name, &config->v2));
     PLAIT_TRY(read_fields(config, root, name));
     for (int i = 0; i < 2; i++) {
         const cJSON *object = plait_json_get(root, rope_keys[i]);
@@ -418,7 +314,7 @@ static plait_status read_config(plait_config *config, const cJSON *root, const c
             PLAIT_TRY(read_rope(config, object, name));
     }
     PLAIT_TRY(finish_rope(config, name));
-    return check_together(config, root, name);
+    return plait_config_check_together(config, root, name);
 }
 
 plait_status plait_config_parse(const char *text, size_t bytes, const char *name, plait_config *out)
@@ -471,5 +367,5 @@ plait_status plait_config_load(const char *dir, plait_config *out)
 
 bool plait_config_layer_is_moe(const plait_config *config, int32_t layer)
 {
-    return layer >= config->first_dense;
+    return layer >= config->first_dense && layer % config->moe_layer_freq == 0;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * engine/config.h - what config.json of a DeepSeek-V3 checkpoint says, and what follows from it.
+ * engine/config.h - what config.json of a DeepSeek V2 or V3 checkpoint says, and what follows.
  *
  * src/engine holds checkpoints, tokenizer, model, KV cache, drafting and sampling. Everything that
  * is read from a file is checked here once; the rest of the engine relies on it.
@@ -23,21 +23,26 @@ typedef struct plait_rope {
     bool yarn; /* the fields below hold only then */
     bool truncate;
     double factor, beta_fast, beta_slow;
-    double mscale, mscale_all_dim; /* 0: absent */
+    double mscale, mscale_all_dim; /* absent: 1, 0 */
     double attention_factor;       /* 0: absent */
     int32_t original_max_position; /* context that the model was trained with before YaRN */
 } plait_rope;
 
 typedef struct plait_config {
+    bool v2; /* model_type deepseek_v2 */
     int32_t vocab_size, hidden_size, max_position;
     int32_t num_layers;     /* of the target, without MTP layers */
     int32_t num_mtp_layers; /* num_nextn_predict_layers; their tensors follow as layers.L.. */
     int32_t num_heads;
+    int32_t q_lora_rank; /* 0: queries straight from the hidden state */
     int32_t kv_lora_rank, qk_nope_dim, qk_rope_dim, v_dim;
     int32_t intermediate_size, moe_intermediate_size;
-    int32_t first_dense; /* layers below it have a dense MLP, the others experts */
+    int32_t first_dense;    /* layers below it have a dense MLP */
+    int32_t moe_layer_freq; /* of the others, those that it divides have experts */
     int32_t num_experts, experts_per_token, num_shared_experts;
     int32_t num_groups, groups_per_token;
+    bool
+        softmax_scores; /* V2: softmax, a group counts as its best expert; V3: sigmoid, bias, two */
     bool norm_topk_prob;
     float routed_scaling_factor;
     float rms_norm_eps;

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * YaRN (Peng et al. 2023, arXiv:2309.00071) as DeepSeek-V3 uses it: slow pairs are interpolated by
- * `factor`, fast ones kept, a linear ramp between; two factors make up for the longer context.
+ * YaRN (Peng et al. 2023, arXiv:2309.00071) as DeepSeek V2 and V3 use it: slow pairs are
+ * interpolated by `factor`, fast ones kept, a linear ramp between; two factors make up for the
+ * longer context. Where only one of mscale and mscale_all_dim is given, the other has the default
+ * of the authors' code, which the checkpoints were trained with; transformers ignores both then.
  */
 #include <math.h>
 
@@ -50,10 +52,8 @@ float plait_rope_cos_sin_factor(const plait_rope *rope)
         return 1.0f;
     if (rope->attention_factor > 0)
         return (float)rope->attention_factor;
-    if (rope->mscale > 0 && rope->mscale_all_dim > 0)
-        return (float)(mscale_of(rope->factor, rope->mscale) /
-                       mscale_of(rope->factor, rope->mscale_all_dim));
-    return (float)mscale_of(rope->factor, 1.0);
+    return (float)(mscale_of(rope->factor, rope->mscale) /
+                   mscale_of(rope->factor, rope->mscale_all_dim));
 }
 
 float plait_rope_softmax_scale(const plait_rope *rope, int32_t d_qk)

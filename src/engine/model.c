@@ -93,15 +93,30 @@ static plait_status load_rows(struct loader *l, const char *prefix, const char *
     return PLAIT_OK;
 }
 
+/* The query's path: one product, or two with a norm between. */
+static plait_status load_query(struct loader *l, const char *prefix, plait_layer *layer)
+{
+    const plait_config *c = l->config;
+    const plait_model *m = l->model;
+    const int32_t d_q = c->qk_nope_dim + c->qk_rope_dim, low = c->q_lora_rank;
+    if (low > 0) {
+        PLAIT_TRY(load_rows(l, prefix, "self_attn.q_a_proj.weight", low, c->hidden_size, 0, low,
+                            m->n_slices, &layer->q_a));
+        PLAIT_TRY(load_vector(l, prefix, "self_attn.q_a_layernorm.weight", low, &layer->q_norm));
+    }
+    return load_rows(l, prefix, low > 0 ? "self_attn.q_b_proj.weight" : "self_attn.q_proj.weight",
+                     (int64_t)c->num_heads * d_q, low > 0 ? low : c->hidden_size,
+                     m->head_begin * d_q, m->num_heads * d_q, m->num_heads, &layer->q);
+}
+
 static plait_status load_attention(struct loader *l, const char *prefix, plait_layer *layer)
 {
     const plait_config *c = l->config;
     plait_model *m = l->model;
-    const int32_t d_q = c->qk_nope_dim + c->qk_rope_dim, d_kv = c->qk_nope_dim + c->v_dim;
+    const int32_t d_kv = c->qk_nope_dim + c->v_dim;
     const int64_t hidden = c->hidden_size, rank = c->kv_lora_rank;
     plait_gemm **kv_a;
-    PLAIT_TRY(load_rows(l, prefix, "self_attn.q_proj.weight", (int64_t)c->num_heads * d_q, hidden,
-                        m->head_begin * d_q, m->num_heads * d_q, m->num_heads, &layer->q));
+    PLAIT_TRY(load_query(l, prefix, layer));
     PLAIT_TRY(load_rows(l, prefix, "self_attn.kv_a_proj_with_mqa.weight", rank + c->qk_rope_dim,
                         hidden, 0, c->kv_lora_rank + c->qk_rope_dim, 1, &kv_a));
     layer->kv_a = kv_a[0];
@@ -186,8 +201,9 @@ static plait_status load_moe(struct loader *l, const char *prefix, plait_layer *
                    l->buffer, c->hidden_size));
     PLAIT_TRY(plait_gemm_open(l->gemms, PLAIT_F32, l->buffer, c->hidden_size, c->num_experts, 1,
                               c->hidden_size, &layer->router));
-    PLAIT_TRY(load_vector(l, prefix, "mlp.gate.e_score_correction_bias", c->num_experts,
-                          &layer->router_bias));
+    if (!c->softmax_scores)
+        PLAIT_TRY(load_vector(l, prefix, "mlp.gate.e_score_correction_bias", c->num_experts,
+                              &layer->router_bias));
     const int32_t begin = plait_part(width, m->rank, m->n_ranks);
     const int32_t end = plait_part(width, m->rank + 1, m->n_ranks);
     for (int32_t e = 0; e < c->num_experts; e++) {

@@ -21,7 +21,9 @@ typedef struct plait_mlp_unit {
 
 typedef struct plait_layer {
     float *input_norm, *post_norm, *kv_norm;
-    plait_gemm **q;     /* [heads of this rank] hidden -> nope + rope */
+    plait_gemm **q_a;   /* [slices of q_lora_rank] hidden -> part of it; NULL without q_lora_rank */
+    float *q_norm;      /* of q_a's result */
+    plait_gemm **q;     /* [heads of this rank] hidden, or q_a's result normalised -> nope + rope */
     plait_gemm *kv_a;   /* hidden -> latent + rope */
     plait_gemm **k_up;  /* [heads] nope -> latent: a query absorbed */
     plait_gemm **v_up;  /* [heads] latent -> v */

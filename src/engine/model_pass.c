@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* model_pass.c: the layers of a DeepSeek V3 model over the rows of a batch. */
+/* model_pass.c: the layers of a DeepSeek V2 or V3 model over the rows of a batch. */
 #include "engine/model_pass.h"
 
 #include <math.h>
@@ -92,6 +92,28 @@ static void put_query(const plait_attend *a, int64_t at, const float *values, in
         ((uint16_t *)a->q)[at + i] = plait_bf16_from_f32(values[i]);
 }
 
+/* A slice of the low-rank state that the queries are made of. */
+static plait_status query_slice(plait_pass *p, int32_t slice, int32_t worker)
+{
+    const plait_config *c = p->model->config;
+    const int32_t at = plait_part(c->q_lora_rank, slice, p->model->n_slices);
+    if (!p->layer->q_a[slice])
+        return PLAIT_OK;
+    return plait_gemm_run(p->layer->q_a[slice], worker, p->num_rows, p->y, c->hidden_size,
+                          p->query + at, c->q_lora_rank);
+}
+
+static plait_status query_state(plait_pass *p)
+{
+    const plait_config *c = p->model->config;
+    PLAIT_TRY(run_items(p, p->model->n_slices, query_slice));
+    for (int32_t r = 0; r < p->num_rows; r++) {
+        float *row = p->query + (int64_t)r * c->q_lora_rank;
+        rms_norm(row, p->layer->q_norm, c->q_lora_rank, c->rms_norm_eps, row);
+    }
+    return PLAIT_OK;
+}
+
 /* Queries of one head in latent space: (q_nope * W_UK, rope(q_rope)). */
 static plait_status query_head(plait_pass *p, int32_t head, int32_t worker)
 {
@@ -99,8 +121,9 @@ static plait_status query_head(plait_pass *p, int32_t head, int32_t worker)
     const int32_t d_q = c->qk_nope_dim + c->qk_rope_dim, rank = c->kv_lora_rank;
     const int64_t stride = rank + c->qk_rope_dim;
     const plait_pass_worker *w = &p->workers[worker];
-    PLAIT_TRY(
-        plait_gemm_run(p->layer->q[head], worker, p->num_rows, p->y, c->hidden_size, w->head, d_q));
+    const float *from = p->query ? p->query : p->y;
+    const int32_t width = p->query ? c->q_lora_rank : c->hidden_size;
+    PLAIT_TRY(plait_gemm_run(p->layer->q[head], worker, p->num_rows, from, width, w->head, d_q));
     PLAIT_TRY(
         plait_gemm_run(p->layer->k_up[head], worker, p->num_rows, w->head, d_q, w->mid, rank));
     for (int32_t r = 0; r < p->num_rows; r++) {
@@ -155,6 +178,8 @@ static plait_status add_sums(plait_pass *p)
 static plait_status attention(plait_pass *p)
 {
     norm_rows(p, p->x, p->layer->input_norm, p->y);
+    if (p->query)
+        PLAIT_TRY(query_state(p));
     PLAIT_TRY(run_items(p, 1 + p->model->num_heads, query_item));
     PLAIT_TRY(plait_attend_step(p->attend, p->group, p->layer_index));
     PLAIT_TRY(run_items(p, p->model->num_heads, value_item));
@@ -426,6 +451,7 @@ static int open_buffers(plait_pass *p)
     p->y = floats(rows * hidden);
     p->hidden = floats(rows * hidden);
     p->join = floats(rows * 2 * hidden);
+    p->query = c->q_lora_rank ? floats(rows * c->q_lora_rank) : NULL;
     p->latent = floats(rows * (c->kv_lora_rank + c->qk_rope_dim));
     p->values = floats(rows * m->num_heads * c->v_dim);
     p->sum = floats(rows * hidden);
@@ -441,9 +467,10 @@ static int open_buffers(plait_pass *p)
     p->piece = floats(pieces);
     p->pieces = floats(pieces * m->n_ranks);
     p->workers = calloc((size_t)p->n_workers, sizeof *p->workers);
-    int ok = p->x && p->y && p->hidden && p->join && p->latent && p->values && p->sum && p->total &&
-             p->routing && p->experts && p->weights && p->margin && p->unit_worker &&
-             p->unit_rows && p->unit_load && p->logits && p->piece && p->pieces && p->workers;
+    int ok = p->x && p->y && p->hidden && p->join && (p->query || !c->q_lora_rank) && p->latent &&
+             p->values && p->sum && p->total && p->routing && p->experts && p->weights &&
+             p->margin && p->unit_worker && p->unit_rows && p->unit_load && p->logits && p->piece &&
+             p->pieces && p->workers;
     for (int32_t w = 0; ok && w < p->n_workers; w++)
         ok = open_worker(p, &p->workers[w]);
     return ok;
@@ -474,7 +501,7 @@ void plait_pass_close(plait_pass *p)
     void *const all[] = {p->x,       p->y,      p->hidden,      p->join,      p->latent,
                          p->values,  p->sum,    p->total,       p->routing,   p->experts,
                          p->weights, p->margin, p->unit_worker, p->unit_rows, p->unit_load,
-                         p->logits,  p->piece,  p->pieces};
+                         p->logits,  p->piece,  p->pieces,      p->query};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         free(all[i]);
     for (int32_t i = 0; p->workers && i < p->n_workers; i++) {

@@ -35,6 +35,7 @@ typedef struct plait_pass {
     float *y;           /* [max_rows][hidden] normalised */
     float *hidden;      /* [max_rows][hidden] result: states after the last norm */
     float *join;        /* [max_rows][2 * hidden] input of the draft layer */
+    float *query;       /* [max_rows][q_lora_rank] what the heads' queries are made of; NULL: y */
     float *latent;      /* [max_rows][latent + rope] */
     float *values;      /* [max_rows][heads * v] */
     float *sum, *total; /* [max_rows][hidden] partial sums of this rank, and over all ranks */

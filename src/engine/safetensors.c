@@ -26,13 +26,13 @@ typedef struct dtype_row {
 
 static const dtype_row dtypes[] = {
     {"F32", 4, PLAIT_TENSOR_F32},       {"BF16", 2, PLAIT_TENSOR_BF16},
-    {"F8_E4M3", 1, PLAIT_TENSOR_E4M3},  {"F8_E5M2", 1, PLAIT_TENSOR_OTHER},
-    {"F8_E8M0", 1, PLAIT_TENSOR_OTHER}, {"BOOL", 1, PLAIT_TENSOR_OTHER},
-    {"U8", 1, PLAIT_TENSOR_OTHER},      {"I8", 1, PLAIT_TENSOR_OTHER},
-    {"U16", 2, PLAIT_TENSOR_OTHER},     {"I16", 2, PLAIT_TENSOR_OTHER},
-    {"U32", 4, PLAIT_TENSOR_OTHER},     {"I32", 4, PLAIT_TENSOR_OTHER},
-    {"U64", 8, PLAIT_TENSOR_OTHER},     {"I64", 8, PLAIT_TENSOR_OTHER},
-    {"F64", 8, PLAIT_TENSOR_OTHER},
+    {"F16", 2, PLAIT_TENSOR_F16},       {"F8_E4M3", 1, PLAIT_TENSOR_E4M3},
+    {"F8_E5M2", 1, PLAIT_TENSOR_OTHER}, {"F8_E8M0", 1, PLAIT_TENSOR_OTHER},
+    {"BOOL", 1, PLAIT_TENSOR_OTHER},    {"U8", 1, PLAIT_TENSOR_OTHER},
+    {"I8", 1, PLAIT_TENSOR_OTHER},      {"U16", 2, PLAIT_TENSOR_OTHER},
+    {"I16", 2, PLAIT_TENSOR_OTHER},     {"U32", 4, PLAIT_TENSOR_OTHER},
+    {"I32", 4, PLAIT_TENSOR_OTHER},     {"U64", 8, PLAIT_TENSOR_OTHER},
+    {"I64", 8, PLAIT_TENSOR_OTHER},     {"F64", 8, PLAIT_TENSOR_OTHER},
 };
 
 static plait_status parse_dtype(const char *name, const cJSON *tensor, const cJSON *item,
@@ -46,7 +46,7 @@ static plait_status parse_dtype(const char *name, const cJSON *tensor, const cJS
         }
     return plait_fail(PLAIT_E_UNSUPPORTED,
                       "%s: tensor %.200s has dtype %s, which is not supported; supported: BF16, "
-                      "F32, F8_E4M3",
+                      "F16, F32, F8_E4M3",
                       name, tensor->string, plait_json_show(item, shown));
 }
 

@@ -14,6 +14,7 @@
 typedef enum plait_tensor_type {
     PLAIT_TENSOR_F32,
     PLAIT_TENSOR_BF16,
+    PLAIT_TENSOR_F16,
     PLAIT_TENSOR_E4M3,
     PLAIT_TENSOR_OTHER /* known size, not loadable */
 } plait_tensor_type;
@@ -37,8 +38,7 @@ typedef struct plait_safetensors {
 } plait_safetensors;
 
 /* Maps and checks a file. E_IO: cannot be mapped, shorter than its header says; E_FORMAT: a header
-   that is nonsense; E_UNSUPPORTED: float16 or a dtype without a known size. *out is zeroed on
-   failure. */
+   that is nonsense; E_UNSUPPORTED: a dtype without a known size. *out is zeroed on failure. */
 plait_status plait_safetensors_open(const char *path, plait_safetensors *out);
 void plait_safetensors_close(plait_safetensors *file);
 

@@ -20,7 +20,7 @@ enum { ROWS = 130, COLS = 200 }; /* partial blocks on both sides */
 
 static char root[PLAIT_TEST_PATH];
 static uint8_t codes[ROWS * COLS];
-static uint16_t halves[ROWS * COLS];
+static uint16_t halves[ROWS * COLS], f16s[ROWS * COLS];
 static float floats[ROWS * COLS];
 static const float block_scales[4] = {0.5f, 0.25f, 2.0f, 0.0625f};
 
@@ -33,6 +33,7 @@ static int setup(void **state)
         codes[i] = (code & 0x7f) == 0x7f ? 0x30 : code; /* no NaN */
         floats[i] = (float)(i % 997) / 64 - 7;
         halves[i] = plait_bf16_from_f32(floats[i]);
+        f16s[i] = plait_f16_from_f32(floats[i] / 3);
     }
     return 0;
 }
@@ -62,6 +63,10 @@ static void refused(plait_status got, plait_status want, const char *a, const ch
 #define BF16(name)                                                                                 \
     {                                                                                              \
         name, "BF16", "130,200", halves, sizeof halves                                             \
+    }
+#define F16(name)                                                                                  \
+    {                                                                                              \
+        name, "F16", "130,200", f16s, sizeof f16s                                                  \
     }
 #define F32(name)                                                                                  \
     {                                                                                              \
@@ -94,29 +99,32 @@ static float wanted(const char *name, int r, int c)
     const int i = r * COLS + c;
     if (strcmp(name, "fp8.weight") == 0)
         return plait_e4m3_to_f32(codes[i]) * block_scales[r / 128 * 2 + c / 128];
+    if (strcmp(name, "f16") == 0)
+        return plait_f16_to_f32(f16s[i]);
     return strcmp(name, "bf16") == 0 ? plait_bf16_to_f32(halves[i]) : floats[i];
 }
 
 static void test_slices_of_each_type(void **state)
 {
     (void)state;
-    static const char *const names[] = {"fp8.weight", "bf16", "f32"};
+    static const char *const names[] = {"fp8.weight", "bf16", "f16", "f32"};
     const plait_test_tensor tensors[] = {{"pad", "U8", "1", codes, 1}, /* misaligns what follows */
                                          FP8("fp8.weight"),
                                          SCALES("fp8.weight_scale_inv"),
                                          BF16("bf16"),
+                                         F16("f16"),
                                          F32("f32"),
                                          {"vector", "F32", "200", floats, 4 * COLS}};
     const plait_slice slices[] = {
         PLAIT_SLICE_MATRIX(ROWS, COLS),         PLAIT_SLICE_ROWS(ROWS, COLS, 120, 10),
         PLAIT_SLICE_COLS(ROWS, COLS, 100, 100), PLAIT_SLICE_COLS(ROWS, COLS, 127, 2),
         PLAIT_SLICE_ROWS(ROWS, COLS, 130, 0),   {ROWS, COLS, 127, 3, 126, 4}};
-    put("model.safetensors", tensors, 6);
+    put("model.safetensors", tensors, 7);
     plait_checkpoint *ckpt = open_ok();
-    assert_int_equal(plait_checkpoint_count(ckpt), 6);
+    assert_int_equal(plait_checkpoint_count(ckpt), 7);
     static float f32[ROWS * 256];
     static uint16_t bf16[ROWS * 256];
-    for (int t = 0; t < 3; t++)
+    for (int t = 0; t < 4; t++)
         for (size_t i = 0; i < sizeof slices / sizeof *slices; i++) {
             const plait_slice *s = &slices[i];
             memset(f32, 0xff, sizeof f32);
@@ -282,7 +290,6 @@ static void test_headers_that_lie(void **state)
         {T("F32", "2.5", "0,10"), "dimension of 2.5", PLAIT_E_FORMAT},
         {T("F32", "4294967296,4294967296", "0,16"), "overflows", PLAIT_E_FORMAT},
         {T("F32", "1,1,1,1,1,1,1,1,4", "0,16"), "dimensions", PLAIT_E_FORMAT},
-        {T("F16", "8", "0,16"), "F16", PLAIT_E_UNSUPPORTED},
         {T("F13", "8", "0,16"), "F13", PLAIT_E_UNSUPPORTED},
         {"{\"t\":{\"shape\":[4],\"data_offsets\":[0,16]}}", "dtype", PLAIT_E_UNSUPPORTED},
         {"{\"t\":{\"dtype\":\"F32\",\"data_offsets\":[0,16]}}", "shape", PLAIT_E_FORMAT},

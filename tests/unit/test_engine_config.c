@@ -90,12 +90,11 @@ static void test_refusals_name_found_and_supported(void **state)
     plait_config c;
     refused(parse_with("architectures", "[\"LlamaForCausalLM\"]", &c), PLAIT_E_UNSUPPORTED,
             "LlamaForCausalLM", "DeepseekV3ForCausalLM");
-    refused(parse_with("q_lora_rank", "1536", &c), PLAIT_E_UNSUPPORTED, "q_lora_rank", "1536");
     refused(parse(",\"scoring_func\":\"softmax\"", &c), PLAIT_E_UNSUPPORTED, "softmax", "sigmoid");
     refused(parse(",\"topk_method\":\"group_limited_greedy\"", &c), PLAIT_E_UNSUPPORTED,
             "group_limited_greedy", "noaux_tc");
-    refused(parse(",\"torch_dtype\":\"float16\"", &c), PLAIT_E_UNSUPPORTED, "float16", "bfloat16");
-    refused(parse(",\"dtype\":\"float16\"", &c), PLAIT_E_UNSUPPORTED, "float16", "float32");
+    refused(parse(",\"torch_dtype\":\"float64\"", &c), PLAIT_E_UNSUPPORTED, "float64", "bfloat16");
+    refused(parse(",\"dtype\":\"float64\"", &c), PLAIT_E_UNSUPPORTED, "float64", "float16");
     refused(parse(",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2}", &c), PLAIT_E_UNSUPPORTED,
             "linear", "yarn");
     refused(parse(",\"quantization_config\":{\"quant_method\":\"awq\"}", &c), PLAIT_E_UNSUPPORTED,
@@ -107,6 +106,77 @@ static void test_refusals_name_found_and_supported(void **state)
     refused(parse(",\"attention_bias\":true", &c), PLAIT_E_UNSUPPORTED, "attention_bias", "false");
     refused(parse(",\"attention_bias\":7", &c), PLAIT_E_UNSUPPORTED, "attention_bias", "false");
     refused(parse(",\"hidden_act\":\"gelu\"", &c), PLAIT_E_UNSUPPORTED, "gelu", "silu");
+    refused(parse(",\"mlp_bias\":true", &c), PLAIT_E_UNSUPPORTED, "mlp_bias", "false");
+    refused(parse(",\"use_mla\":false", &c), PLAIT_E_UNSUPPORTED, "use_mla", "true");
+    refused(parse_with("model_type", "\"deepseek_v2\"", &c), PLAIT_E_UNSUPPORTED, "deepseek_v2",
+            "deepseek_v3"); /* contradicts the architecture */
+}
+
+/* A V2 file: `base` with its own names, the given fields and more. */
+static plait_status parse_v2(const char *q_lora, const char *more, plait_config *config)
+{
+    char text[4096];
+    const int n =
+        snprintf(text, sizeof text,
+                 "{\"architectures\":[\"DeepseekV2ForCausalLM\"],\"model_type\":\"deepseek_v2\",%s"
+                 "\"vocab_size\":2048,\"hidden_size\":256,\"num_hidden_layers\":6,"
+                 "\"num_attention_heads\":8,\"kv_lora_rank\":512,\"qk_nope_head_dim\":128,"
+                 "\"qk_rope_head_dim\":64,\"v_head_dim\":128,\"intermediate_size\":512,"
+                 "\"moe_intermediate_size\":128,\"n_routed_experts\":12,\"num_experts_per_tok\":2,"
+                 "\"n_shared_experts\":2,\"max_position_embeddings\":2048%s}",
+                 q_lora, more);
+    assert_true(n > 0 && (size_t)n < sizeof text);
+    return plait_config_parse(text, (size_t)n, "config.json", config);
+}
+
+static void test_v2_fields_and_defaults(void **state)
+{
+    (void)state;
+    plait_config c;
+    assert_int_equal(parse_v2("", "", &c), PLAIT_OK);
+    assert_true(c.v2 && c.softmax_scores && !c.norm_topk_prob && c.rope.interleave);
+    assert_int_equal(c.q_lora_rank, 1536); /* left out; null is none */
+    assert_int_equal(c.num_shared_experts, 2);
+    assert_int_equal(c.num_groups, 1);
+    assert_int_equal(c.first_dense, 0);
+    near(c.routed_scaling_factor, 1, 0);
+    assert_int_equal(parse_v2("\"q_lora_rank\":null,",
+                              ",\"topk_method\":\"group_limited_greedy\",\"n_group\":3,"
+                              "\"topk_group\":2,\"first_k_dense_replace\":1,\"moe_layer_freq\":2,"
+                              "\"scoring_func\":\"softmax\",\"dtype\":\"float16\","
+                              "\"routed_scaling_factor\":16,\"tie_word_embeddings\":true",
+                              &c),
+                     PLAIT_OK);
+    assert_int_equal(c.q_lora_rank, 0);
+    assert_int_equal(c.num_groups, 3);
+    assert_int_equal(c.groups_per_token, 2);
+    assert_true(c.tie_word_embeddings);
+    for (int layer = 0; layer < 6; layer++)
+        assert_int_equal(plait_config_layer_is_moe(&c, layer), layer == 2 || layer == 4);
+    /* greedy does not know groups; a null is the default */
+    assert_int_equal(
+        parse_v2("", ",\"topk_method\":\"greedy\",\"n_group\":5,\"topk_group\":null", &c),
+        PLAIT_OK);
+    assert_int_equal(c.num_groups, 1);
+    assert_int_equal(parse_v2("", ",\"norm_topk_prob\":true", &c), PLAIT_OK);
+    assert_true(c.norm_topk_prob);
+    /* One expert in a group is enough where a group counts as its best. */
+    assert_int_equal(parse_v2("",
+                              ",\"topk_method\":\"group_limited_greedy\",\"n_group\":12,"
+                              "\"topk_group\":2",
+                              &c),
+                     PLAIT_OK);
+    refused(parse_v2("", ",\"scoring_func\":\"sigmoid\"", &c), PLAIT_E_UNSUPPORTED, "sigmoid",
+            "softmax");
+    refused(parse_v2("", ",\"topk_method\":\"noaux_tc\"", &c), PLAIT_E_UNSUPPORTED, "noaux_tc",
+            "\"greedy\", \"group_limited_greedy\"");
+    refused(parse_v2("", ",\"norm_topk_prob\":true,\"routed_scaling_factor\":16", &c),
+            PLAIT_E_UNSUPPORTED, "norm_topk_prob", "16");
+    refused(parse_v2("\"q_lora_rank\":0,", "", &c), PLAIT_E_FORMAT, "q_lora_rank", "from 1");
+    refused(parse_v2("", ",\"moe_layer_freq\":[1,0]", &c), PLAIT_E_FORMAT, "moe_layer_freq",
+            "list");
+    refused(parse_v2("", ",\"topk_method\":\"group_limited_greedy\",\"n_group\":5", &c),
+            PLAIT_E_FORMAT, "n_group", "multiple");
 }
 
 static void test_nonsense_numbers_are_format_errors(void **state)
@@ -175,6 +245,7 @@ static void test_mutated_files(void **state)
         if (plait_config_parse(text, n, "config.json", &c) == PLAIT_OK) {
             float freq[1 << 13];
             parsed++;
+            assert_true(c.moe_layer_freq > 0 && c.q_lora_rank >= 0);
             assert_true(c.hidden_size > 0 && c.num_layers > 0 && c.num_heads > 0);
             assert_true(c.num_experts >= c.experts_per_token && c.num_experts % c.num_groups == 0);
             assert_true(c.rope.dim == c.qk_rope_dim && c.rope.dim % 2 == 0);
@@ -221,8 +292,16 @@ static void test_case39_softmax_scale(void **state)
 static void test_cos_sin_factor(void **state)
 {
     (void)state;
-    plait_rope rope = {.dim = 64, .theta = 1e4, .yarn = true, .factor = 40};
+    plait_config c;
+    /* Neither is there: mscale 1, mscale_all_dim 0. */
+    assert_int_equal(parse(",\"rope_scaling\":{\"type\":\"yarn\",\"factor\":40}", &c), PLAIT_OK);
+    plait_rope rope = c.rope;
     near(plait_rope_cos_sin_factor(&rope), 0.1 * log(40) + 1, 1e-6);
+    rope.mscale = 0.5;
+    near(plait_rope_cos_sin_factor(&rope), 0.05 * log(40) + 1, 1e-6);
+    rope.mscale = 1;
+    rope.mscale_all_dim = 1;
+    near(plait_rope_cos_sin_factor(&rope), 1, 1e-7);
     rope.mscale = rope.mscale_all_dim = 0.707;
     near(plait_rope_cos_sin_factor(&rope), 1, 1e-7);
     rope.mscale = 1;
@@ -269,6 +348,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_fields_and_defaults),
         cmocka_unit_test(test_refusals_name_found_and_supported),
+        cmocka_unit_test(test_v2_fields_and_defaults),
         cmocka_unit_test(test_nonsense_numbers_are_format_errors),
         cmocka_unit_test(test_every_truncation_is_refused),
         cmocka_unit_test(test_mutated_files),

@@ -48,15 +48,19 @@ static void moe_bias_only_in_selection_case41(void **state)
     near(by_id[2], .090031, 1e-6);
 }
 
-/* Double-precision routing by sorting, for comparison. */
+/* Double-precision routing by counting what is better, for comparison. */
 static void route_double(const plait_config *c, const float *logits, const float *bias,
                          double *weight_of)
 {
     double score[16], choice[16], sums[8];
     const int size = c->num_experts / c->num_groups;
+    double all = 0;
+    for (int e = 0; e < c->num_experts; e++)
+        all += exp((double)logits[e]);
     for (int e = 0; e < c->num_experts; e++) {
-        score[e] = 1 / (1 + exp(-(double)logits[e]));
-        choice[e] = score[e] + bias[e];
+        score[e] =
+            c->softmax_scores ? exp((double)logits[e]) / all : 1 / (1 + exp(-(double)logits[e]));
+        choice[e] = score[e] + (bias ? bias[e] : 0);
         weight_of[e] = 0;
     }
     for (int g = 0; g < c->num_groups; g++) {
@@ -65,7 +69,7 @@ static void route_double(const plait_config *c, const float *logits, const float
             b = fmax(b, fmin(a, choice[e]));
             a = fmax(a, choice[e]);
         }
-        sums[g] = a + b;
+        sums[g] = c->softmax_scores ? a : a + b;
     }
     double sum = 0;
     for (int e = 0; e < c->num_experts; e++) {
@@ -82,7 +86,7 @@ static void route_double(const plait_config *c, const float *logits, const float
             sum += weight_of[e] = score[e];
     }
     for (int e = 0; e < c->num_experts; e++)
-        weight_of[e] *= c->routed_scaling_factor / sum;
+        weight_of[e] *= c->routed_scaling_factor / (c->norm_topk_prob ? sum : 1);
 }
 
 static void moe_routing_equals_double_reference(void **state)
@@ -95,7 +99,9 @@ static void moe_routing_equals_double_reference(void **state)
                       .norm_topk_prob = true,
                       .routed_scaling_factor = 2.5f};
     srand(7);
-    for (int trial = 0; trial < 500; trial++) {
+    for (int trial = 0; trial < 2000; trial++) {
+        c.softmax_scores = trial % 2; /* V2 has no bias */
+        c.norm_topk_prob = trial / 2 % 2;
         float logits[16], bias[16], scratch[32], weights[4];
         double want[16];
         int32_t experts[4];
@@ -103,9 +109,10 @@ static void moe_routing_equals_double_reference(void **state)
             logits[e] = (float)(rand() % 4000 - 2000) / 500;
             bias[e] = (float)(rand() % 4000 - 2000) / 4000;
         }
-        if (!(plait_moe_route(&c, logits, bias, scratch, experts, weights) > 1e-5f))
+        const float *used = c.softmax_scores ? NULL : bias;
+        if (!(plait_moe_route(&c, logits, used, scratch, experts, weights) > 1e-5f))
             continue;
-        route_double(&c, logits, bias, want);
+        route_double(&c, logits, used, want);
         for (int i = 0; i < 4; i++) {
             near(weights[i], want[experts[i]], 1e-5);
             want[experts[i]] = 0;

@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Reading the vectors of tests/vectors (README.md there), and how far logits are from them. */
+#ifndef PLAIT_TESTS_VECTOR_FILE_H
+#define PLAIT_TESTS_VECTOR_FILE_H
+
+#include "unit.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <plait/engine.h>
+
+struct vectors {
+    uint32_t cases, vocab;
+    FILE *file;
+};
+
+struct vector_case {
+    uint32_t tokens, rows;
+    float deviation;
+    int32_t *ids; /* [tokens + 1], the last for a token that is chosen later */
+    float *margin;
+    uint32_t *places; /* [rows][2] step, row index */
+    float *logits;    /* [rows][vocab] */
+};
+
+static inline void read_all(FILE *f, void *to, size_t bytes)
+{
+    assert_int_equal(fread(to, 1, bytes, f), bytes);
+}
+
+static inline struct vectors open_vectors(const char *name)
+{
+    char path[512], magic[8];
+    uint32_t head[3];
+    snprintf(path, sizeof path, "%s/tests/vectors/%s", PLAIT_SOURCE_DIR, name);
+    FILE *f = fopen(path, "rb");
+    assert_non_null(f);
+    read_all(f, magic, sizeof magic);
+    read_all(f, head, sizeof head);
+    assert_memory_equal(magic, "PLAITVEC", 8);
+    assert_int_equal(head[0], 1);
+    return (struct vectors){head[1], head[2], f};
+}
+
+static inline struct vector_case read_case(const struct vectors *v)
+{
+    struct vector_case c = {0};
+    read_all(v->file, &c.tokens, 4);
+    read_all(v->file, &c.rows, 4);
+    read_all(v->file, &c.deviation, 4);
+    assert_in_range(c.tokens, 1, 4096);
+    assert_in_range(c.rows, 1, 4096);
+    c.ids = calloc(c.tokens + 1, 4);
+    c.margin = malloc(4 * (size_t)c.tokens);
+    c.places = malloc(8 * (size_t)c.rows);
+    c.logits = malloc(4 * (size_t)c.rows * v->vocab);
+    assert_true(c.ids && c.margin && c.places && c.logits);
+    read_all(v->file, c.ids, 4 * (size_t)c.tokens);
+    read_all(v->file, c.margin, 4 * (size_t)c.tokens);
+    read_all(v->file, c.places, 8 * (size_t)c.rows);
+    read_all(v->file, c.logits, 4 * (size_t)c.rows * v->vocab);
+    return c;
+}
+
+static inline void free_case(struct vector_case *c)
+{
+    free(c->ids);
+    free(c->margin);
+    free(c->places);
+    free(c->logits);
+}
+
+static inline int32_t best(const float *x, uint32_t n)
+{
+    int32_t at = 0;
+    for (uint32_t i = 1; i < n; i++)
+        at = x[i] > x[at] ? (int32_t)i : at;
+    return at;
+}
+
+static inline double largest_difference(const float *a, const float *b, uint32_t n)
+{
+    double worst = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        const double d = fabs((double)a[i] - b[i]);
+        if (!(d <= worst))
+            worst = d;
+    }
+    return worst;
+}
+
+static inline double divergence(const float *p, const float *q, uint32_t n)
+{
+    double top_p = p[best(p, n)], top_q = q[best(q, n)], sum_p = 0, sum_q = 0, kl = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        sum_p += exp(p[i] - top_p);
+        sum_q += exp(q[i] - top_q);
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        const double log_p = p[i] - top_p - log(sum_p), log_q = q[i] - top_q - log(sum_q);
+        kl += exp(log_p) * (log_p - log_q);
+    }
+    return kl;
+}
+
+static inline double top_gap(const float *x, uint32_t n)
+{
+    const int32_t at = best(x, n);
+    double second = -INFINITY;
+    for (uint32_t i = 0; i < n; i++)
+        second = (int32_t)i != at && x[i] > second ? x[i] : second;
+    return x[at] - second;
+}
+
+#endif
