@@ -184,23 +184,21 @@ typedef struct plait_stream {
     int32_t n;
 } plait_stream;
 
-static void stream(void *user, int32_t request, const int32_t *ids, int32_t num_ids,
-                   const char *text, size_t text_bytes)
+static int32_t stream(void *user, const plait_stream_event *event)
 {
     plait_stream *s = user;
-    (void)request;
-    (void)ids;
     if (!s->n)
         progress(NULL);
-    s->n += num_ids;
+    s->n += event->num_ids;
     if (s->json) {
         char line[64];
         snprintf(line, sizeof line, "%d tokens", (int)s->n);
         progress(line);
     } else {
-        fwrite(text, 1, text_bytes, stdout);
+        fwrite(event->text, 1, event->text_bytes, stdout);
         fflush(stdout);
     }
+    return 0;
 }
 
 /* What both outputs tell of a generation, computed once. */

@@ -104,14 +104,10 @@ typedef struct plait_request {
         sizeof(plait_request), NULL, 0, NULL, 0, 128, 0, NULL, 0                                   \
     }
 
-/* Called on one thread as tokens are final. text holds whole UTF-8 characters only; a character
-   that is spread over tokens comes with its last one. May be called with num_ids 0 at the end. */
-typedef void (*plait_stream_fn)(void *user, int32_t request, const int32_t *ids, int32_t num_ids,
-                                const char *text, size_t text_bytes);
-
 typedef enum plait_finish {
-    PLAIT_FINISH_LENGTH = 0, /* max_new_tokens, or the model's length */
-    PLAIT_FINISH_STOP = 1    /* a stop token, which is the last of ids and not in text */
+    PLAIT_FINISH_LENGTH = 0,   /* max_new_tokens, or the model's length */
+    PLAIT_FINISH_STOP = 1,     /* a stop token, which is the last of ids and not in text */
+    PLAIT_FINISH_CANCELLED = 2 /* the caller's stream function wanted no more */
 } plait_finish;
 
 typedef struct plait_result {
@@ -123,25 +119,43 @@ typedef struct plait_result {
     plait_finish finish;
     int64_t steps; /* target passes after the prefill that this request was in */
     int64_t num_drafted, num_accepted; /* draft tokens proposed and kept */
-    double prefill_s;                  /* start of its prefill to its first token */
+    double prefill_s;                  /* its admission to its first token */
     double decode_s;                   /* first token to the last, drafting included */
 } plait_result;
+
+/* What a request gained in a step. Pointers are valid during the call. */
+typedef struct plait_stream_event {
+    int32_t request;    /* its number in the call */
+    const int32_t *ids; /* new tokens */
+    int32_t num_ids;    /* may be 0 */
+    const char *text;   /* whole UTF-8 characters; one that is spread over tokens comes with its
+                           last token */
+    size_t text_bytes;
+    const plait_result *result; /* NULL; in the request's last event all of it */
+} plait_stream_event;
+
+/* Called as tokens are final, by one thread at a time; requests in any order. What it was given is
+   what the result holds. Returns 0 to go on; anything else gives up this request: it gains no more
+   and ends in one more event. */
+typedef int32_t (*plait_stream_fn)(void *user, const plait_stream_event *event);
 
 typedef struct plait_generation {
     int32_t num_results;
     plait_result *results;
     int32_t num_ranks;       /* W */
-    int64_t *kv_bytes;       /* [W] bytes of the target's used pages at the end */
+    int64_t *kv_bytes;       /* [W] bytes of the target's pages, the most in use at one time */
     int64_t *draft_kv_bytes; /* [W] the same for the draft's cache */
     const char *kernel;      /* the attention kernel of the last decoding step */
     const char *exchange;    /* "none" (D = 1), "ag_rs" or "a2a" */
 } plait_generation;
 
 /*
- * Generates for `num` >= 1 requests together. fn may be NULL. Fails before anything ran when a
- * prompt is empty or longer than the model allows, an id is outside the vocabulary, or the cache
- * is too small (bytes needed and available, and the longest length that fits). Logits that are not
- * finite fail with the request and position. On failure *out is NULL. One call at a time.
+ * Generates for `num` >= 1 requests together: they are admitted in order as soon as the pages of
+ * all their tokens fit, prompts are read in chunks beside the steps of others, and a request that
+ * ends makes room at once. fn may be NULL. Fails before anything ran when a prompt is empty or
+ * longer than the model allows, an id is outside the vocabulary, or the cache is too small for one
+ * of them alone (bytes needed and available, and the longest length that fits). Logits that are not
+ * finite fail. On failure *out is NULL. One call at a time.
  */
 PLAIT_API plait_status plait_engine_generate(plait_engine *engine, const plait_request *requests,
                                              int32_t num, plait_stream_fn fn, void *user,

@@ -139,12 +139,12 @@ static plait_status prepare(plait_attend *a, const plait_kv_group *g)
 
 plait_status plait_attend_begin(plait_attend *a, const plait_kv_group *g, int32_t num_seqs,
                                 int32_t *tables, int64_t *starts, int32_t *counts,
-                                int32_t is_prompt)
+                                uint8_t *is_prompt)
 {
     PLAIT_TRY(gather_tables(a, g, num_seqs, tables));
     memcpy(a->committed, starts, (size_t)num_seqs * sizeof *starts);
     memcpy(a->counts, counts, (size_t)num_seqs * sizeof *counts);
-    memset(a->is_prompt, is_prompt != 0, (size_t)num_seqs);
+    memcpy(a->is_prompt, is_prompt, (size_t)num_seqs);
     a->batch = (plait_plan_batch)PLAIT_PLAN_BATCH_INIT;
     a->batch.num_seqs = num_seqs;
     a->batch.committed = a->committed;
@@ -163,6 +163,7 @@ plait_status plait_attend_begin(plait_attend *a, const plait_kv_group *g, int32_
         tables[s] = a->table_len[from];
         starts[s] = a->committed[from];
         counts[s] = a->counts[from];
+        is_prompt[s] = a->is_prompt[from];
     }
     return prepare(a, g);
 }

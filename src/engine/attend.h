@@ -58,12 +58,12 @@ plait_status plait_attend_open_plan(const plait_attend *attend, plait_kv_group *
 
 /*
  * A batch: for each of num_seqs requests (table numbers of the group) `counts` rows from index
- * `starts`, rows of a prompt or not. The pages must have been taken. The three arrays come back in
+ * `starts`, rows of a prompt or not. The pages must have been taken. The four arrays come back in
  * the plan's order.
  */
 plait_status plait_attend_begin(plait_attend *attend, const plait_kv_group *group, int32_t num_seqs,
                                 int32_t *tables, int64_t *starts, int32_t *counts,
-                                int32_t is_prompt);
+                                uint8_t *is_prompt);
 
 /* attend->q over the layer's cache into attend->out. */
 plait_status plait_attend_step(plait_attend *attend, const plait_kv_group *group, int32_t layer);

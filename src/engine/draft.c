@@ -24,12 +24,12 @@ static void keep_state(plait_session *s, int32_t index, int32_t row)
            (size_t)hidden * sizeof(float));
 }
 
-plait_status plait_draft_catch_up(plait_session *s, int32_t num, int32_t is_prompt)
+plait_status plait_draft_catch_up(plait_session *s, int32_t num)
 {
     const int64_t hidden = hidden_size(s);
     if (s->kind != PLAIT_DRAFT_MTP)
         return PLAIT_OK;
-    PLAIT_TRY(plait_session_begin(s, s->draft, num, is_prompt));
+    PLAIT_TRY(plait_session_begin(s, s->draft, num));
     for (int32_t i = 0, row = 0; i < num; i++) {
         const plait_sequence *q = &s->sequences[s->tables[i]];
         const size_t count = (size_t)s->counts[i];
@@ -82,6 +82,7 @@ static int32_t list_rows(plait_session *s, int32_t num, const int32_t *list, int
             continue;
         s->tables[n] = list[i];
         s->starts[n] = q->num_known - 1 + q->num_drafts - behind;
+        s->is_prompt[n] = 0;
         s->counts[n++] = 1;
     }
     return n;
@@ -99,7 +100,7 @@ static plait_status advance_mtp(plait_session *s, int32_t num, const int32_t *li
     const int32_t n = list_rows(s, num, list, round, 1);
     if (n == 0)
         return PLAIT_OK;
-    PLAIT_TRY(plait_session_begin(s, s->draft, n, 0));
+    PLAIT_TRY(plait_session_begin(s, s->draft, n));
     for (int32_t i = 0; i < n; i++) {
         const plait_sequence *q = &s->sequences[s->tables[i]];
         s->ids[i] = last_token(q);
@@ -119,7 +120,7 @@ static plait_status advance_oracle(plait_session *s, int32_t num, const int32_t 
     const int32_t n = list_rows(s, num, list, round, 0);
     if (n == 0)
         return PLAIT_OK;
-    PLAIT_TRY(plait_session_begin(s, s->target, n, 0));
+    PLAIT_TRY(plait_session_begin(s, s->target, n));
     for (int32_t i = 0; i < n; i++)
         s->ids[i] = last_token(&s->sequences[s->tables[i]]);
     PLAIT_TRY(plait_pass_target(s->pass, s->target, s->ids));

@@ -6,13 +6,11 @@
 #include "core/status.h"
 #include "engine/engine_ranks.h"
 
-/* A call of generate or logits. The prompts are shared, the sequences are each rank's own. */
+/* A call of generate or logits, shared by the ranks. */
 struct call {
-    const plait_request *requests;
+    plait_job *jobs; /* [num] */
     int32_t num;
-    int32_t **prompts;
-    int64_t *prompt_lengths, *limits;
-    int64_t target_pages, draft_pages; /* for all requests up to their limits */
+    int64_t target_pages, draft_pages; /* of each rank */
     plait_output output;
     plait_generation *generation;
 };
@@ -78,40 +76,85 @@ static int64_t longest_fit(const plait_engine *e, int64_t bytes)
     return low;
 }
 
-static plait_status plan_requests(const plait_engine *e, struct call *call)
+static plait_status refuse_bytes(const plait_engine *e, int32_t index, int64_t bytes)
 {
-    for (int32_t i = 0; i < call->num; i++) {
-        const plait_request *r = &call->requests[i];
-        PLAIT_TRY(copy_prompt(e, r, i, &call->prompts[i], &call->prompt_lengths[i]));
-        const int64_t length = call->prompt_lengths[i], longest = e->config.max_position;
-        if (length >= longest)
-            return plait_fail(PLAIT_E_ARG,
-                              "request %d: a prompt of %lld tokens, the model takes %lld with "
-                              "at least one new token",
-                              (int)i, (long long)length, (long long)longest - 1);
-        call->limits[i] =
-            length + r->max_new_tokens < longest ? length + r->max_new_tokens : longest;
-        int64_t target, draft;
-        /* The last token is never cached. */
-        count_pages(&e->ranks[0], call->limits[i] - 1, &target, &draft);
-        call->target_pages += target;
-        call->draft_pages += draft;
-    }
-    const int64_t bytes = page_bytes(&e->ranks[0], call->target_pages, call->draft_pages);
-    const int64_t available = e->options.kv_cache_bytes;
-    if (!available || bytes <= available)
-        return PLAIT_OK;
-    const int64_t longest = longest_fit(e, available);
+    const int64_t available = e->options.kv_cache_bytes, longest = longest_fit(e, available);
     /* One token needs no page, but the shortest request has one of prompt and a new one. */
     if (longest < 2)
         return plait_fail(PLAIT_E_NOMEM,
-                          "the KV cache is too small: %lld bytes needed for each rank, %lld "
-                          "available; no sequence fits",
-                          (long long)bytes, (long long)available);
+                          "request %d: the KV cache is too small: %lld bytes needed for each rank, "
+                          "%lld available; no sequence fits",
+                          (int)index, (long long)bytes, (long long)available);
     return plait_fail(PLAIT_E_NOMEM,
-                      "the KV cache is too small: %lld bytes needed for each rank, %lld "
-                      "available; the longest sequence that fits has %lld tokens",
-                      (long long)bytes, (long long)available, (long long)longest);
+                      "request %d: the KV cache is too small: %lld bytes needed for each rank, "
+                      "%lld available; the longest sequence that fits has %lld tokens",
+                      (int)index, (long long)bytes, (long long)available, (long long)longest);
+}
+
+static plait_status plan_request(const plait_engine *e, const plait_request *r, int32_t index,
+                                 plait_job *job)
+{
+    const int64_t longest = e->config.max_position, available = e->options.kv_cache_bytes;
+    int64_t target, draft;
+    job->request = r;
+    PLAIT_TRY(copy_prompt(e, r, index, &job->prompt, &job->num_prompt));
+    if (job->num_prompt >= longest)
+        return plait_fail(PLAIT_E_ARG,
+                          "request %d: a prompt of %lld tokens, the model takes %lld with at least "
+                          "one new token",
+                          (int)index, (long long)job->num_prompt, (long long)longest - 1);
+    job->limit = job->num_prompt + r->max_new_tokens;
+    job->limit = job->limit < longest ? job->limit : longest;
+    /* The last token is never cached. */
+    count_pages(&e->ranks[0], job->limit - 1, &target, &draft);
+    const int64_t bytes = page_bytes(&e->ranks[0], target, draft);
+    return available && bytes > available ? refuse_bytes(e, index, bytes) : PLAIT_OK;
+}
+
+static int longest_first(const void *a, const void *b)
+{
+    const int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x < y) - (x > y);
+}
+
+/* Pages for the longest requests that can run at one time, or as many of them as the cache may
+   take. The longest request alone always fits. */
+static void plan_pages(const plait_engine *e, struct call *call, int64_t *limits)
+{
+    const plait_rank *r = &e->ranks[0];
+    const int64_t available = e->options.kv_cache_bytes;
+    int64_t target, draft, more_target = 0, more_draft = 0;
+    for (int32_t i = 0; i < call->num; i++)
+        limits[i] = call->jobs[i].limit;
+    qsort(limits, (size_t)call->num, sizeof *limits, longest_first);
+    count_pages(r, limits[0] - 1, &call->target_pages, &call->draft_pages);
+    for (int32_t i = 1; i < call->num && i < PLAIT_SESSION_BATCH; i++) {
+        count_pages(r, limits[i] - 1, &target, &draft);
+        more_target += target;
+        more_draft += draft;
+    }
+    const int64_t bytes = page_bytes(r, more_target, more_draft);
+    const int64_t left = available - page_bytes(r, call->target_pages, call->draft_pages);
+    if (available && bytes > left) {
+        const double part = (double)left / (double)bytes;
+        more_target = (int64_t)(part * (double)more_target);
+        more_draft = (int64_t)(part * (double)more_draft);
+    }
+    call->target_pages += more_target;
+    call->draft_pages += more_draft;
+}
+
+static plait_status plan_requests(const plait_engine *e, const plait_request *requests,
+                                  struct call *call)
+{
+    for (int32_t i = 0; i < call->num; i++)
+        PLAIT_TRY(plan_request(e, &requests[i], i, &call->jobs[i]));
+    int64_t *limits = malloc((size_t)call->num * sizeof *limits);
+    if (!limits)
+        return plait_fail(PLAIT_E_NOMEM, "no memory for %d requests", (int)call->num);
+    plan_pages(e, call, limits);
+    free(limits);
+    return PLAIT_OK;
 }
 
 /* ---- running --------------------------------------------------------------------------------- */
@@ -119,64 +162,10 @@ static plait_status plan_requests(const plait_engine *e, struct call *call)
 static plait_status reserve_caches(plait_rank *r, const struct call *call)
 {
     const int64_t longest = r->engine->config.max_position;
-    PLAIT_TRY(plait_kv_reserve(&r->target, call->target_pages, call->num, longest));
+    PLAIT_TRY(plait_kv_reserve(&r->target, call->target_pages, PLAIT_SESSION_BATCH, longest));
     if (!r->session.draft)
         return PLAIT_OK;
-    return plait_kv_reserve(&r->draft, call->draft_pages, call->num, longest);
-}
-
-static plait_status open_sequences(plait_rank *r, const struct call *call)
-{
-    plait_session *s = &r->session;
-    const size_t hidden = (size_t)r->engine->config.hidden_size;
-    s->sequences = calloc((size_t)call->num, sizeof *s->sequences);
-    if (!s->sequences)
-        return plait_fail(PLAIT_E_NOMEM, "no memory for %d requests", (int)call->num);
-    s->num_sequences = call->num;
-    for (int32_t i = 0; i < call->num; i++) {
-        plait_sequence *q = &s->sequences[i];
-        q->request = &call->requests[i];
-        q->num_prompt = q->num_known = call->prompt_lengths[i];
-        q->limit = call->limits[i];
-        q->ids = malloc((size_t)q->limit * sizeof *q->ids);
-        q->state = malloc(hidden * sizeof *q->state);
-        if (!q->ids || !q->state)
-            return plait_fail(PLAIT_E_NOMEM, "no memory for a request of %lld tokens",
-                              (long long)q->limit);
-        memcpy(q->ids, call->prompts[i], (size_t)q->num_prompt * sizeof *q->ids);
-    }
-    return PLAIT_OK;
-}
-
-static void close_sequences(plait_session *s)
-{
-    for (int32_t i = 0; s->sequences && i < s->num_sequences; i++) {
-        free(s->sequences[i].ids);
-        free(s->sequences[i].state);
-    }
-    free(s->sequences);
-    s->sequences = NULL;
-    s->num_sequences = 0;
-}
-
-/* What rank 0 tells of one request. */
-static plait_status fill_result(const plait_rank *r, const plait_sequence *q, plait_result *out)
-{
-    out->num_prompt = q->num_prompt;
-    out->num_new = (int32_t)(q->num_known - q->num_prompt);
-    out->finish = q->stopped ? PLAIT_FINISH_STOP : PLAIT_FINISH_LENGTH;
-    out->steps = q->steps;
-    out->num_drafted = q->num_drafted;
-    out->num_accepted = q->num_accepted;
-    out->prefill_s = q->first_s - q->start_s;
-    out->decode_s = q->last_s - q->first_s;
-    out->ids = malloc((size_t)(out->num_new + 1) * sizeof *out->ids);
-    if (!out->ids)
-        return plait_fail(PLAIT_E_NOMEM, "no memory for results");
-    memcpy(out->ids, q->ids + q->num_prompt, (size_t)out->num_new * sizeof *out->ids);
-    return plait_tokenizer_decode(r->engine->tokenizer, out->ids,
-                                  (size_t)(out->num_new - q->stopped), true, &out->text,
-                                  &out->text_bytes);
+    return plait_kv_reserve(&r->draft, call->draft_pages, PLAIT_SESSION_BATCH, longest);
 }
 
 static plait_status generate_rank(plait_rank *r, void *arg)
@@ -184,19 +173,16 @@ static plait_status generate_rank(plait_rank *r, void *arg)
     struct call *call = arg;
     plait_generation *g = call->generation;
     PLAIT_TRY(reserve_caches(r, call));
-    PLAIT_TRY(open_sequences(r, call));
     r->session.output = r->rank == 0 ? &call->output : NULL;
-    PLAIT_TRY(plait_session_run(&r->session));
-    g->kv_bytes[r->rank] = plait_kv_used_bytes(&r->target);
-    g->draft_kv_bytes[r->rank] = r->session.draft ? plait_kv_used_bytes(&r->draft) : 0;
+    PLAIT_TRY(plait_session_run(&r->session, call->jobs, call->num));
+    g->kv_bytes[r->rank] = r->session.most_kv;
+    g->draft_kv_bytes[r->rank] = r->session.most_draft_kv;
     if (r->rank != 0)
         return PLAIT_OK;
     g->kernel = r->attend.kernel->name;
     g->exchange = !r->attend.dcp                                              ? "none"
                   : plait_dcp_exchange(r->attend.dcp) == PLAIT_EXCHANGE_AG_RS ? "ag_rs"
                                                                               : "a2a";
-    for (int32_t i = 0; i < call->num; i++)
-        PLAIT_TRY(fill_result(r, &r->session.sequences[i], &g->results[i]));
     return PLAIT_OK;
 }
 
@@ -211,29 +197,24 @@ static plait_status open_generation(const plait_engine *e, struct call *call)
     g->results = calloc((size_t)call->num, sizeof *g->results);
     g->kv_bytes = calloc((size_t)e->num_ranks, sizeof *g->kv_bytes);
     g->draft_kv_bytes = calloc((size_t)e->num_ranks, sizeof *g->draft_kv_bytes);
-    call->prompts = calloc((size_t)call->num, sizeof *call->prompts);
-    call->prompt_lengths = calloc((size_t)call->num, sizeof *call->prompt_lengths);
-    call->limits = calloc((size_t)call->num, sizeof *call->limits);
+    call->jobs = calloc((size_t)call->num, sizeof *call->jobs);
+    call->output.results = g->results;
     call->output.tokenizer = e->tokenizer;
     call->output.capacity =
         plait_tokenizer_max_push(e->tokenizer) * (PLAIT_MAX_SPEC_TOKENS + 1) + 4;
     call->output.text = malloc(call->output.capacity);
-    if (!g->results || !g->kv_bytes || !g->draft_kv_bytes || !call->prompts ||
-        !call->prompt_lengths || !call->limits || !call->output.text)
+    if (!g->results || !g->kv_bytes || !g->draft_kv_bytes || !call->jobs || !call->output.text)
         return plait_fail(PLAIT_E_NOMEM, "no memory for %d requests", (int)call->num);
     return PLAIT_OK;
 }
 
 static void close_call(plait_engine *e, struct call *call)
 {
-    for (int32_t i = 0; call->prompts && i < call->num; i++)
-        free(call->prompts[i]);
-    free(call->prompts);
-    free(call->prompt_lengths);
-    free(call->limits);
+    for (int32_t i = 0; call->jobs && i < call->num; i++)
+        free(call->jobs[i].prompt);
+    free(call->jobs);
     free(call->output.text);
     for (int32_t r = 0; r < e->num_ranks; r++) {
-        close_sequences(&e->ranks[r].session);
         plait_kv_release(&e->ranks[r].target);
         plait_kv_release(&e->ranks[r].draft);
     }
@@ -255,13 +236,12 @@ plait_status plait_engine_generate(plait_engine *e, const plait_request *request
     if (num < 1 || !requests)
         return plait_fail(PLAIT_E_ARG, "%d requests, wanted at least 1", (int)num);
     struct call call = {0};
-    call.requests = requests;
     call.num = num;
     call.output.fn = fn;
     call.output.user = user;
     plait_status status = open_generation(e, &call);
     if (status == PLAIT_OK)
-        status = plan_requests(e, &call);
+        status = plan_requests(e, requests, &call);
     if (status == PLAIT_OK) {
         status = plait_engine_run(e, generate_rank, &call);
         e->failed = status != PLAIT_OK;
@@ -320,7 +300,8 @@ static plait_status forced_chunk(plait_rank *r, const struct forced *f, int64_t 
     s->tables[0] = 0;
     s->starts[0] = at;
     s->counts[0] = count;
-    PLAIT_TRY(plait_session_begin(s, s->target, 1, 1));
+    s->is_prompt[0] = 1;
+    PLAIT_TRY(plait_session_begin(s, s->target, 1));
     PLAIT_TRY(plait_pass_target(&r->pass, s->target, f->ids + at));
     if (f->margin && r->rank == 0)
         memcpy(f->margin + at, r->pass.margin, (size_t)count * sizeof(float));
@@ -330,7 +311,7 @@ static plait_status forced_chunk(plait_rank *r, const struct forced *f, int64_t 
     if (!f->mtp_logits || s->counts[0] == 0)
         return PLAIT_OK;
     s->sequences[0].row = 0;
-    PLAIT_TRY(plait_draft_catch_up(s, 1, 1));
+    PLAIT_TRY(plait_draft_catch_up(s, 1));
     return put_logits(r, s->counts[0], f->mtp_logits + at * vocab);
 }
 
@@ -348,7 +329,8 @@ static plait_status forced_drafts(plait_rank *r, const struct forced *f)
         s->tables[0] = 0;
         s->starts[0] = f->num - 1 + i;
         s->counts[0] = 1;
-        PLAIT_TRY(plait_session_begin(s, s->draft, 1, 0));
+        s->is_prompt[0] = 0;
+        PLAIT_TRY(plait_session_begin(s, s->draft, 1));
         PLAIT_TRY(plait_pass_mtp(&r->pass, s->draft, s->ids, s->states));
         PLAIT_TRY(put_logits(r, 1, f->mtp_logits + (f->num - 1 + i) * vocab));
     }
@@ -359,7 +341,7 @@ static plait_status forced_rank(plait_rank *r, void *arg)
 {
     const struct forced *f = arg;
     PLAIT_TRY(reserve_caches(r, &f->call));
-    PLAIT_TRY(open_sequences(r, &f->call));
+    memcpy(r->session.sequences[0].ids, f->ids, (size_t)f->num * sizeof *f->ids);
     for (int64_t at = 0; at < f->num; at += f->chunk) {
         const int64_t rest = f->num - at;
         PLAIT_TRY(forced_chunk(r, f, at, (int32_t)(rest < f->chunk ? rest : f->chunk)));
@@ -385,7 +367,6 @@ plait_status plait_engine_logits(plait_engine *e, const int32_t *ids, int64_t nu
     request.num_ids = num_ids;
     request.max_new_tokens = 1 + more_drafts;
     struct forced f = {0};
-    f.call.requests = &request;
     f.call.num = 1;
     f.ids = ids;
     f.num = num_ids;
@@ -396,7 +377,7 @@ plait_status plait_engine_logits(plait_engine *e, const int32_t *ids, int64_t nu
     f.more_drafts = more_drafts;
     plait_status status = open_generation(e, &f.call);
     if (status == PLAIT_OK)
-        status = plan_requests(e, &f.call);
+        status = plan_requests(e, &request, &f.call);
     if (status == PLAIT_OK) {
         status = plait_engine_run(e, forced_rank, &f);
         e->failed = status != PLAIT_OK;

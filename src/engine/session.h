@@ -16,12 +16,21 @@
 
 enum { PLAIT_MAX_SPEC_TOKENS = 16, PLAIT_SESSION_BATCH = 32 };
 
-/* One request in progress. */
-typedef struct plait_sequence {
+/* A request as all ranks get it. */
+typedef struct plait_job {
     const plait_request *request;
-    int32_t *ids; /* [limit]: prompt, then new tokens */
+    int32_t *prompt; /* [num_prompt] */
+    int64_t num_prompt, limit;
+} plait_job;
+
+/* One request in progress: a place of the batch. */
+typedef struct plait_sequence {
+    const plait_request *request; /* NULL: the place is free */
+    int32_t index;                /* the request's number */
+    int32_t *ids;                 /* [max_position]: prompt, then new tokens */
     int64_t num_prompt, num_known, limit;
-    int32_t finished, stopped;
+    int64_t num_cached; /* tokens in the target's cache; below num_prompt: prefill goes on */
+    int32_t finished, stopped, cancelled;
     int32_t drafts[PLAIT_MAX_SPEC_TOKENS];
     int32_t num_drafts;
     int32_t row;  /* its first row in the target pass whose states are kept for the draft */
@@ -32,13 +41,14 @@ typedef struct plait_sequence {
     int64_t num_streamed;
 } plait_sequence;
 
-/* Where rank 0 puts text and tokens as they become final. */
+/* Where rank 0 puts text and tokens as they become final, and results of what is done. */
 typedef struct plait_output {
-    plait_stream_fn fn;
+    plait_stream_fn fn; /* may be NULL */
     void *user;
     const plait_tokenizer *tokenizer;
     char *text; /* of the tokens of one step */
     size_t capacity;
+    plait_result *results; /* of each request */
 } plait_output;
 
 typedef struct plait_session {
@@ -46,41 +56,72 @@ typedef struct plait_session {
     plait_kv_group *target, *draft; /* draft NULL: no draft layer */
     plait_draft_kind kind;
     int32_t spec_tokens;
-    plait_sequence *sequences;
-    int32_t num_sequences;
+    int32_t max_rows; /* of a step, at most the pass's */
     const int32_t *eos_ids;
     int32_t num_eos;
     plait_output *output; /* NULL: not rank 0 */
-    /* Scratch of one step: [max_rows] each. */
+
+    /* Requests wait in order and take a place, whose number is that of its page tables. */
+    plait_sequence sequences[PLAIT_SESSION_BATCH];
+    const plait_job *jobs;
+    int32_t num_jobs, next_job;
+    int32_t turn;       /* the place that is first among those that decode */
+    uint32_t cancelled; /* places whose request the caller gave up, as bits; rank 0 only */
+    int64_t most_kv, most_draft_kv; /* bytes of pages in use after a step */
+
+    /* Scratch of one step: [max_rows] each. The rows of a batch are named by tables (places),
+       starts, counts and is_prompt. */
     int32_t *ids, *chosen, *tables, *counts;
     int64_t *starts;
+    uint8_t *is_prompt;
     float *states; /* [max_rows][hidden] */
 } plait_session;
 
 plait_status plait_session_open(plait_session *session);
 void plait_session_close(plait_session *session);
 
-/* Generates for all sequences. */
-plait_status plait_session_run(plait_session *session);
-
 /* Drafts for a sequence with room for them: at most spec_tokens, and no more than can be kept
    beside the token that the target adds. */
 int32_t plait_session_room(const plait_session *session, const plait_sequence *sequence);
 
-/* Starts a batch of `group`: takes pages for the rows that tables, starts and counts name, and
-   plans it. The three come back in the plan's order, in which the rows are to be filled. */
-plait_status plait_session_begin(plait_session *session, plait_kv_group *group, int32_t num_seqs,
-                                 int32_t is_prompt);
+/* Starts a batch of `group`: takes pages for the rows that tables, starts, counts and is_prompt
+   name, and plans it. The four come back in the plan's order, in which the rows are to be filled.
+ */
+plait_status plait_session_begin(plait_session *session, plait_kv_group *group, int32_t num_seqs);
 
 /* The highest logit of states [n] into chosen; fails when a row's are not finite. */
 plait_status plait_session_choose(plait_session *session, const float *states, int32_t n,
                                   int32_t *chosen);
 
+/* ---- session_schedule.c ---------------------------------------------------------------------- */
+
+/* Generates for all jobs. The pages of each of them alone must fit in the groups. */
+plait_status plait_session_run(plait_session *session, const plait_job *jobs, int32_t num);
+
+/* ---- session_step.c -------------------------------------------------------------------------- */
+
+/*
+ * One step: drafts for the sequences that decode, then one target pass over 1 + K rows of each of
+ * them and over chunks of prompts (chunk[i] rows of prefill[i]), then acceptance.
+ */
+plait_status plait_session_step(plait_session *session, int32_t num_decode, const int32_t *decode,
+                                int32_t num_prefill, const int32_t *prefill, const int32_t *chunk);
+
+/* Tells of what a sequence gained, ends it if it is finished and frees its place. */
+plait_status plait_session_settle(plait_session *session, int32_t place);
+
+/* ---- output.c -------------------------------------------------------------------------------- */
+
+/* Hands new tokens to the caller, with the text that they complete, and the result of a finished
+   request. *give_up: 1 when the caller wants no more of this request. */
+plait_status plait_output_tell(plait_output *output, plait_sequence *sequence, int32_t *give_up);
+
 /* ---- draft.c --------------------------------------------------------------------------------- */
 
-/* After a target pass: gives the draft layer the rows that tables, starts and counts name, with the
-   target's states (from row `row` of each sequence on); row i needs token i + 1 to be known. */
-plait_status plait_draft_catch_up(plait_session *session, int32_t num, int32_t is_prompt);
+/* After a target pass: gives the draft layer the rows that tables, starts, counts and is_prompt
+   name, with the target's states (from row `row` of each sequence on); row i needs token i + 1 to
+   be known. */
+plait_status plait_draft_catch_up(plait_session *session, int32_t num);
 
 /* Fills drafts of the listed sequences. */
 plait_status plait_draft_propose(plait_session *session, int32_t num, const int32_t *sequences);

@@ -114,13 +114,12 @@ struct gains {
     int32_t num, tokens[64]; /* of each step, the prefill's first */
 };
 
-static void take_gains(void *user, int32_t request, const int32_t *ids, int32_t num,
-                       const char *text, size_t bytes)
+static int32_t take_gains(void *user, const plait_stream_event *event)
 {
     struct gains *g = user;
-    (void)request, (void)ids, (void)text, (void)bytes;
     if (g->num < 64)
-        g->tokens[g->num++] = num;
+        g->tokens[g->num++] = event->num_ids;
+    return 0;
 }
 
 static plait_generation *generate_gains(plait_engine *e, const plait_request *q, struct gains *g)
@@ -213,14 +212,14 @@ struct streamed {
     char text[2][4096];
 };
 
-static void take_stream(void *user, int32_t request, const int32_t *ids, int32_t num,
-                        const char *text, size_t bytes)
+static int32_t take_stream(void *user, const plait_stream_event *event)
 {
     struct streamed *s = user;
-    (void)ids;
-    s->num[request] += num;
-    memcpy(s->text[request] + s->bytes[request], text, bytes);
-    s->bytes[request] += bytes;
+    const int32_t r = event->request;
+    s->num[r] += event->num_ids;
+    memcpy(s->text[r] + s->bytes[r], event->text, event->text_bytes);
+    s->bytes[r] += event->text_bytes;
+    return 0;
 }
 
 static void streamed_text_equals_the_result_and_kv_bytes_halve(void **state)

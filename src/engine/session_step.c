@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* session_step.c: drafting, one target pass over decodes and prompts, acceptance. */
+#include <string.h>
+#include <time.h>
+
+#include <plait/spec.h>
+
+#include "core/status.h"
+#include "engine/session.h"
+
+static double now_s(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* ---- the rows -------------------------------------------------------------------------------- */
+
+static void add_rows(plait_session *s, int32_t at, int32_t place, int32_t count, int is_prompt)
+{
+    s->tables[at] = place;
+    s->starts[at] = s->sequences[place].num_cached;
+    s->counts[at] = count;
+    s->is_prompt[at] = is_prompt != 0;
+}
+
+/* Token ids of the batch's rows, in the plan's order. */
+static void fill_ids(plait_session *s, int32_t num)
+{
+    for (int32_t i = 0, row = 0; i < num; row += s->counts[i++]) {
+        plait_sequence *q = &s->sequences[s->tables[i]];
+        const size_t count = (size_t)s->counts[i];
+        q->row = row;
+        if (s->is_prompt[i]) {
+            memcpy(s->ids + row, q->ids + s->starts[i], count * sizeof *s->ids);
+            continue;
+        }
+        s->ids[row] = q->ids[q->num_known - 1];
+        memcpy(s->ids + row + 1, q->drafts, (count - 1) * sizeof *s->ids);
+    }
+}
+
+/* Rows of sequence i of the batch whose logits choose tokens: all of a decode, the last of a
+   prompt. */
+static int32_t choosing_rows(const plait_session *s, int32_t i)
+{
+    const plait_sequence *q = &s->sequences[s->tables[i]];
+    return s->is_prompt[i] ? s->starts[i] + s->counts[i] == q->num_prompt : s->counts[i];
+}
+
+/* The choices after those rows, one sequence after the other, into chosen. */
+static plait_status choose(plait_session *s, int32_t num)
+{
+    const int64_t hidden = s->pass->model->config->hidden_size;
+    int32_t n = 0;
+    for (int32_t i = 0; i < num; i++) {
+        const int32_t count = choosing_rows(s, i);
+        const int64_t last = s->sequences[s->tables[i]].row + s->counts[i];
+        memcpy(s->states + n * hidden, s->pass->hidden + (last - count) * hidden,
+               (size_t)(count * hidden) * sizeof(float));
+        n += count;
+    }
+    return plait_session_choose(s, s->states, n, s->chosen);
+}
+
+/* ---- acceptance ------------------------------------------------------------------------------ */
+
+/* Keeps what may be kept of `num` tokens. Returns how many. */
+static int32_t take_tokens(plait_session *s, plait_sequence *q, const int32_t *tokens, int32_t num)
+{
+    const plait_request *r = q->request;
+    int32_t stopped, stopped_by_model = 0;
+    int32_t kept = plait_spec_cut(tokens, num, q->limit - q->num_known, r->stop_ids,
+                                  r->num_stop_ids, &stopped);
+    if (!r->ignore_eos) {
+        const int32_t at =
+            plait_spec_cut(tokens, kept, kept, s->eos_ids, s->num_eos, &stopped_by_model);
+        if (stopped_by_model)
+            kept = at;
+    }
+    memcpy(q->ids + q->num_known, tokens, (size_t)kept * sizeof *tokens);
+    q->num_known += kept;
+    q->stopped = stopped || stopped_by_model;
+    q->finished = q->stopped || q->num_known >= q->limit;
+    q->last_s = now_s();
+    return kept;
+}
+
+/* Judges the rows of a decode by the choices after each, and keeps its tokens. Returns how many. */
+static int32_t judge(plait_session *s, plait_sequence *q, const int32_t *chosen)
+{
+    const int32_t gained = plait_spec_verify_greedy(q->drafts, q->num_drafts, chosen);
+    const int32_t kept = take_tokens(s, q, chosen, gained);
+    q->steps++;
+    q->num_drafted += q->num_drafts;
+    q->num_accepted += kept < gained ? kept : gained - 1;
+    return kept;
+}
+
+/* Counts what sequence i of the batch gained. Its count becomes that of the rows that stand. */
+static plait_status accept(plait_session *s, int32_t i, const int32_t *chosen)
+{
+    const int32_t place = s->tables[i];
+    plait_sequence *q = &s->sequences[place];
+    if (!s->is_prompt[i]) {
+        s->counts[i] = judge(s, q, chosen);
+        q->num_cached = q->num_known - 1;
+    } else {
+        q->num_cached += s->counts[i];
+        if (q->num_cached == q->num_prompt) {
+            take_tokens(s, q, chosen, 1);
+            q->first_s = q->last_s;
+        }
+    }
+    /* Pages of rejected rows go back; what they held is written anew. */
+    return plait_kv_resize(s->target, place, q->num_cached);
+}
+
+static void count_pages(plait_session *s)
+{
+    const int64_t kv = plait_kv_used_bytes(s->target);
+    const int64_t draft_kv = s->draft ? plait_kv_used_bytes(s->draft) : 0;
+    s->most_kv = kv > s->most_kv ? kv : s->most_kv;
+    s->most_draft_kv = draft_kv > s->most_draft_kv ? draft_kv : s->most_draft_kv;
+}
+
+plait_status plait_session_settle(plait_session *s, int32_t place)
+{
+    plait_sequence *q = &s->sequences[place];
+    int32_t give_up = 0;
+    if (s->output)
+        PLAIT_TRY(plait_output_tell(s->output, q, &give_up));
+    if (!q->finished) {
+        s->cancelled |= (uint32_t)give_up << place;
+        return PLAIT_OK;
+    }
+    q->request = NULL;
+    PLAIT_TRY(plait_kv_resize(s->target, place, 0));
+    return s->draft ? plait_kv_resize(s->draft, place, 0) : PLAIT_OK;
+}
+
+/* Gives the draft layer the rows that stand, of sequences that go on and have room for drafts. */
+static plait_status catch_up(plait_session *s, int32_t num)
+{
+    int32_t live = 0;
+    for (int32_t i = 0; i < num; i++) {
+        const plait_sequence *q = &s->sequences[s->tables[i]];
+        if (q->finished || plait_session_room(s, q) == 0)
+            continue;
+        s->tables[live] = s->tables[i];
+        s->starts[live] = s->starts[i];
+        s->counts[live] = s->counts[i];
+        s->is_prompt[live++] = s->is_prompt[i];
+    }
+    return live ? plait_draft_catch_up(s, live) : PLAIT_OK;
+}
+
+/* ---- the step -------------------------------------------------------------------------------- */
+
+plait_status plait_session_step(plait_session *s, int32_t num_decode, const int32_t *decode,
+                                int32_t num_prefill, const int32_t *prefill, const int32_t *chunk)
+{
+    const int32_t num = num_decode + num_prefill;
+    if (num_decode)
+        PLAIT_TRY(plait_draft_propose(s, num_decode, decode));
+    for (int32_t i = 0; i < num_decode; i++)
+        add_rows(s, i, decode[i], 1 + s->sequences[decode[i]].num_drafts, 0);
+    for (int32_t i = 0; i < num_prefill; i++)
+        add_rows(s, num_decode + i, prefill[i], chunk[i], 1);
+    PLAIT_TRY(plait_session_begin(s, s->target, num));
+    fill_ids(s, num);
+    PLAIT_TRY(plait_pass_target(s->pass, s->target, s->ids));
+    PLAIT_TRY(choose(s, num));
+    for (int32_t i = 0, at = 0; i < num; i++) {
+        const int32_t count = choosing_rows(s, i);
+        PLAIT_TRY(accept(s, i, s->chosen + at));
+        at += count;
+    }
+    count_pages(s);
+    for (int32_t i = 0; i < num; i++) {
+        if (s->sequences[s->tables[i]].num_known > s->sequences[s->tables[i]].num_prompt)
+            PLAIT_TRY(plait_session_settle(s, s->tables[i]));
+    }
+    return catch_up(s, num);
+}
