@@ -62,8 +62,8 @@ static plait_options_result read_options(plait_generate *g, int argc, char **arg
          .help = "what ranks are (threads)"},
         {"--exchange", PLAIT_OPTION_CHOICE, &g->exchange, "auto|ag_rs|a2a",
          .help = "how partial results are merged (auto)"},
-        {"--comm-timeout", PLAIT_OPTION_NUMBER, &g->comm_timeout, "S", NULL, 0.001, 1e6,
-         .help = "seconds until a rank counts as lost (60)"},
+        {"--comm-timeout", PLAIT_OPTION_NUMBER, &g->comm_timeout, "S", NULL, 1, 1e6,
+         .help = "seconds until a rank counts as lost (30)"},
         {"--dtype", PLAIT_OPTION_CHOICE, &g->dtype, "bf16|f32",
          .help = "of the computation (bf16)"},
         {"--kv-dtype", PLAIT_OPTION_CHOICE, &g->kv_dtype, "auto|bf16|f32", "f16|fp8",
@@ -368,7 +368,7 @@ int plait_cmd_generate(int argc, char **argv)
                         .dcp = 1,
                         .interleave = 1,
                         .page_size = 64,
-                        .comm_timeout = 60};
+                        .comm_timeout = 30};
     plait_options_result read = read_options(&g, argc, argv);
     if (read != PLAIT_OPTIONS_GO)
         return read == PLAIT_OPTIONS_HELP ? PLAIT_EXIT_OK : PLAIT_EXIT_USAGE;

@@ -77,7 +77,8 @@ PLAIT_API plait_exchange plait_dcp_exchange(const plait_dcp *dcp);
  *     lse [num_rows][own], or NULL           (natural log, over all ranks' keys)
  *
  * out_bases must be NULL, and q_scale_n at most 1 or h_q (all heads). executor NULL: inline.
- * PLAIT_E_ARG, the kernel's own statuses, PLAIT_E_NOMEM (more than max_rows), PLAIT_E_COMM.
+ * PLAIT_E_ARG, the kernel's own statuses, PLAIT_E_NOMEM (more than max_rows), PLAIT_E_COMM. A rank
+ * that fails aborts the communicator, so that the others are told at once.
  */
 PLAIT_API plait_status plait_dcp_step(plait_dcp *dcp, const plait_kernel *kernel,
                                       const plait_attn_args *args, const plait_executor *executor);

@@ -3,9 +3,9 @@
  * plait/engine.h - text from a DeepSeek V2 or V3 checkpoint, its KV cache split over ranks.
  *
  * An engine holds one model for W ranks of this process (one thread each, every rank with its own
- * workers). Each DCP group of D ranks splits the latent cache; drafts are verified several tokens
- * at a time. Decoding is greedy: every rank takes the highest of the same float32 logits, the
- * lowest id on ties.
+ * workers), or one rank of a group that the caller opened (`comm`). Each DCP group of D ranks
+ * splits the latent cache; drafts are verified several tokens at a time. Decoding is greedy: every
+ * rank takes the highest of the same float32 logits, the lowest id on ties.
  *
  *     plait_engine_options o = PLAIT_ENGINE_OPTIONS_INIT;
  *     o.model_dir = "models/tiny";
@@ -24,6 +24,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include <plait/comm.h>
 #include <plait/cpu.h>
 #include <plait/dtype.h>
 #include <plait/status.h>
@@ -57,18 +58,28 @@ typedef struct plait_engine_options {
     int32_t spec_tokens;         /* K, drafts per step, 1..16 */
     int32_t draft_kv_replicated; /* 0: the draft's cache is split as the target's; 1: D = 1 */
     int32_t exchange;            /* a plait_exchange of plait/dcp.h; 0: auto */
-    double comm_timeout_s;
+    double comm_timeout_s;       /* until a rank counts as lost; at least 1: ranks of a healthy
+                                    group come apart by much of a pass */
     plait_cpu_features cpu_mask; /* features that kernels may use */
     const char *kernel;          /* pattern of attention kernels to choose from; NULL: all */
+    plait_comm *comm;            /* one rank for each handle, see below; NULL: threads */
 } plait_engine_options;
 #define PLAIT_ENGINE_OPTIONS_INIT                                                                  \
     {                                                                                              \
         sizeof(plait_engine_options), NULL, 0, 1, 1, PLAIT_BF16, PLAIT_KV_DTYPE_AUTO, 64, 0, 0,    \
-            PLAIT_DRAFT_NONE, 3, 0, 0, 60.0, PLAIT_CPU_ALL, NULL                                   \
+            PLAIT_DRAFT_NONE, 3, 0, 0, 30.0, PLAIT_CPU_ALL, NULL, NULL                             \
     }
 
 /*
- * Loads the model. Refuses by name what is wrong in the options, a checkpoint that is incomplete or
+ * Loads the model. With `comm` this engine is one rank of comm's group, whose other ranks open
+ * theirs elsewhere, in other processes say: opening, generating and logits are then collective. W
+ * is the group's size, its deadline holds instead of comm_timeout_s, `threads` are those of all
+ * ranks together (0: what the machine allows, shared among the ranks on it), and every call uses
+ * the handle on the thread that calls. Options, requests and models that differ between ranks are
+ * refused on all of them. A failure is either the same on all ranks, and the group stays usable, or
+ * it aborts the group. comm stays the caller's and must live until the engine is closed.
+ *
+ * Refuses by name what is wrong in the options, a checkpoint that is incomplete or
  * of another architecture, and W or D that do not fit its head count. On failure *out is NULL.
  */
 PLAIT_API plait_status plait_engine_open(const plait_engine_options *options, plait_engine **out);

@@ -322,6 +322,16 @@ plait_status plait_comm_agree(plait_comm *comm, const char *what, plait_status s
     return plait_comm_exchange(comm, what, status, NULL, 0, NULL);
 }
 
+plait_status plait_comm_agree_late(plait_comm *comm, const char *what, plait_status status,
+                                   double least_s)
+{
+    const double timeout_s = comm->timeout_s;
+    comm->timeout_s = timeout_s > least_s ? timeout_s : least_s;
+    status = plait_comm_agree(comm, what, status);
+    comm->timeout_s = timeout_s;
+    return status;
+}
+
 void plait_comm_abort(plait_comm *comm, const char *why)
 {
     if (comm->broken)

@@ -38,6 +38,10 @@ void plait_comm_request_fill(plait_comm_request *r, int32_t kind, const plait_co
    All ranks that see the same requests come to the same result. */
 plait_status plait_comm_compare(const plait_comm_request *requests, int32_t n);
 
+/* plait_comm_agree after work that takes ranks unequally long: waits `least_s` at least. */
+plait_status plait_comm_agree_late(plait_comm *comm, const char *what, plait_status status,
+                                   double least_s);
+
 /* plait_comm_from_ops for a kind of ours, which writes its own sentences. */
 plait_status plait_comm_wrap(const plait_comm_ops *ops, double timeout_s, bool checked, bool native,
                              const plait_allocator *allocator, plait_comm **out);

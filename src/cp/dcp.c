@@ -534,14 +534,11 @@ static plait_status attend(struct plait_dcp *c, const plait_kernel *kernel,
     a.lse = c->partial_lse;
     a.lse_row_stride = c->all_heads;
     a.lse_head_stride = 1;
-    const plait_status status = plait_attn_run(kernel, &a, executor);
-    if (status != PLAIT_OK)
-        plait_comm_abort(c->comm, plait_last_error());
-    return status;
+    return plait_attn_run(kernel, &a, executor);
 }
 
-plait_status plait_dcp_step(plait_dcp *dcp, const plait_kernel *kernel, const plait_attn_args *args,
-                            const plait_executor *executor)
+static plait_status step(struct plait_dcp *dcp, const plait_kernel *kernel,
+                         const plait_attn_args *args, const plait_executor *executor)
 {
     PLAIT_TRY(check_step(dcp, args));
     if (dcp->n == 1)
@@ -561,4 +558,14 @@ plait_status plait_dcp_step(plait_dcp *dcp, const plait_kernel *kernel, const pl
         args->out, args->out_dtype,      args->out_row_stride, args->out_head_stride,
         args->lse, args->lse_row_stride, args->lse_head_stride};
     return plait_dcp_merge(dcp, args->num_rows, &partial, executor, &dst);
+}
+
+plait_status plait_dcp_step(plait_dcp *dcp, const plait_kernel *kernel, const plait_attn_args *args,
+                            const plait_executor *executor)
+{
+    const plait_status status = step(dcp, kernel, args, executor);
+    /* The others wait for this rank, whatever it failed at: they are told at once. */
+    if (status != PLAIT_OK && dcp->n > 1)
+        plait_comm_abort(dcp->comm, plait_last_error());
+    return status;
 }

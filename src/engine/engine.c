@@ -18,9 +18,9 @@ static void *run_rank(void *arg)
         n = n < sizeof r->error ? n : sizeof r->error - 1;
         memcpy(r->error, plait_last_error(), n);
         r->error[n] = 0;
-        if (r->ranks)
+        if (r->ranks && !r->agreed)
             plait_comm_abort(r->ranks, r->error);
-        if (r->dcp_ranks)
+        if (r->dcp_ranks && !r->agreed)
             plait_comm_abort(r->dcp_ranks, r->error);
     }
     return NULL;
@@ -29,22 +29,23 @@ static void *run_rank(void *arg)
 plait_status plait_engine_run(plait_engine *e, plait_rank_fn fn, void *arg)
 {
     int32_t started = 1;
-    for (int32_t i = 0; i < e->num_ranks; i++) {
+    for (int32_t i = 0; i < e->num_local; i++) {
         e->ranks[i].fn = fn;
         e->ranks[i].arg = arg;
         e->ranks[i].status = PLAIT_OK;
+        e->ranks[i].agreed = 0;
     }
-    while (started < e->num_ranks) {
+    while (started < e->num_local) {
         plait_rank *r = &e->ranks[started];
         if (pthread_create(&r->thread, NULL, run_rank, r) != 0)
             break;
         started++;
     }
     plait_status status = PLAIT_OK;
-    if (started < e->num_ranks) {
+    if (started < e->num_local) {
         status = plait_fail(PLAIT_E_UNSUPPORTED, "the system refused a thread for rank %d",
                             (int)started);
-        for (int32_t i = 0; i < e->num_ranks; i++)
+        for (int32_t i = 0; i < e->num_local; i++)
             plait_comm_abort(e->ranks[i].ranks, "a rank could not start");
     } else {
         run_rank(&e->ranks[0]);
@@ -52,7 +53,7 @@ plait_status plait_engine_run(plait_engine *e, plait_rank_fn fn, void *arg)
     for (int32_t i = 1; i < started; i++)
         pthread_join(e->ranks[i].thread, NULL);
     const plait_rank *first = NULL;
-    for (int32_t i = 0; i < e->num_ranks; i++) {
+    for (int32_t i = 0; i < e->num_local; i++) {
         const plait_rank *r = &e->ranks[i];
         const int better = first && first->status == PLAIT_E_COMM && r->status != PLAIT_E_COMM;
         if (r->status != PLAIT_OK && (!first || better))
@@ -63,13 +64,21 @@ plait_status plait_engine_run(plait_engine *e, plait_rank_fn fn, void *arg)
 
 /* ---- open ------------------------------------------------------------------------------------ */
 
-static plait_status check_options(const plait_engine_options *o)
+static plait_status check_size(const plait_engine_options *o)
 {
     if (o->size != sizeof *o)
         return plait_fail(PLAIT_E_ARG, "engine options of %zu bytes, wanted %zu", o->size,
                           sizeof *o);
+    return PLAIT_OK;
+}
+
+static plait_status check_options(const plait_engine_options *o)
+{
     if (!o->model_dir)
         return plait_fail(PLAIT_E_ARG, "model_dir is NULL");
+    if (o->comm && o->tp != plait_comm_size(o->comm))
+        return plait_fail(PLAIT_E_ARG, "tp %d, but the communicator has %d ranks", (int)o->tp,
+                          (int)plait_comm_size(o->comm));
     if (o->dcp < 1 || o->tp < 0 || (o->tp && o->tp % o->dcp) || o->tp > PLAIT_COMM_MAX_RANKS ||
         o->dcp > PLAIT_COMM_MAX_RANKS)
         return plait_fail(PLAIT_E_ARG, "tp %d and dcp %d: dcp must divide tp, at most %d ranks",
@@ -89,9 +98,13 @@ static plait_status check_options(const plait_engine_options *o)
         (o->spec_tokens < 1 || o->spec_tokens > PLAIT_MAX_SPEC_TOKENS))
         return plait_fail(PLAIT_E_ARG, "spec_tokens %d must be 1 .. %d", (int)o->spec_tokens,
                           PLAIT_MAX_SPEC_TOKENS);
-    if (o->kv_cache_bytes < 0 || o->threads < 0 || !(o->comm_timeout_s > 0))
-        return plait_fail(PLAIT_E_ARG, "kv_cache_bytes and threads must not be negative, "
-                                       "comm_timeout_s must be above 0");
+    if (o->kv_cache_bytes < 0 || o->threads < 0)
+        return plait_fail(PLAIT_E_ARG, "kv_cache_bytes and threads must not be negative");
+    if (!(o->comm_timeout_s >= 1))
+        return plait_fail(PLAIT_E_ARG,
+                          "comm_timeout_s is %g, wanted at least 1: healthy ranks come apart by as "
+                          "long as a pass takes",
+                          o->comm_timeout_s);
     return PLAIT_OK;
 }
 
@@ -137,16 +150,15 @@ static plait_status open_attention(plait_rank *r, const plait_executor *executor
     return plait_attend_open_plan(&r->attend, &r->draft);
 }
 
-/* Loads a rank and makes everything that does not depend on requests. */
-static plait_status open_rank(plait_rank *r, void *arg)
+/* Loads a rank: what needs no other rank. */
+static plait_status load_rank(plait_rank *r)
 {
-    (void)arg;
     plait_engine *e = r->engine;
     const plait_engine_options *o = &e->options;
     plait_pool_options p = PLAIT_POOL_OPTIONS_INIT;
     p.n_threads = e->threads_per_rank;
-    p.rank = r->rank;
-    p.n_local_ranks = e->num_ranks;
+    p.rank = e->options.comm ? e->pin_rank : r->rank;
+    p.n_local_ranks = e->options.comm ? e->pin_ranks : e->num_ranks;
     PLAIT_TRY(plait_pool_open(&p, &r->pool));
     const plait_executor *executor = plait_pool_executor(r->pool);
     PLAIT_TRY(plait_gemm_set_open(executor->n_workers, PLAIT_ENGINE_ROWS, &r->gemms));
@@ -155,11 +167,16 @@ static plait_status open_rank(plait_rank *r, void *arg)
     r->model.n_slices = executor->n_workers;
     r->model.head_begin = r->heads.head_begin;
     r->model.num_heads = r->heads.head_end - r->heads.head_begin;
-    PLAIT_TRY(plait_model_load(e->checkpoint, &e->config, r->gemms, o->dtype,
-                               o->draft == PLAIT_DRAFT_MTP, &r->model));
-    /* Loading may take long and differs in time: the deadline of what follows begins here. */
-    if (o->dcp > 1)
-        PLAIT_TRY(plait_comm_split(r->ranks, o->dcp, &r->dcp_ranks));
+    return plait_model_load(e->checkpoint, &e->config, r->gemms, o->dtype,
+                            o->draft == PLAIT_DRAFT_MTP, &r->model);
+}
+
+/* What does not depend on requests; collective over the DCP group. */
+static plait_status open_buffers(plait_rank *r)
+{
+    plait_engine *e = r->engine;
+    const plait_engine_options *o = &e->options;
+    const plait_executor *executor = plait_pool_executor(r->pool);
     PLAIT_TRY(open_attention(r, executor));
     PLAIT_TRY(plait_pass_open(&r->model, &e->rope, e->embedding, &r->attend, executor,
                               PLAIT_ENGINE_ROWS, PLAIT_ENGINE_LOGIT_ROWS, &r->pass));
@@ -173,28 +190,40 @@ static plait_status open_rank(plait_rank *r, void *arg)
     return plait_session_open(&r->session);
 }
 
+static plait_status open_rank(plait_rank *r, void *arg)
+{
+    const int32_t dcp = r->engine->options.dcp;
+    (void)arg;
+    PLAIT_TRY(plait_rank_agree(r, "load the model", load_rank(r)));
+    if (dcp > 1)
+        PLAIT_TRY(plait_comm_split(r->ranks, dcp, &r->dcp_ranks));
+    return plait_rank_agree(r, "open the engine", open_buffers(r));
+}
+
 /* Splits heads over the ranks and gives each rank its handle of the group. */
 static plait_status layout_ranks(plait_engine *e)
 {
     const plait_heads heads = {1, e->config.num_heads, 1, e->num_ranks, e->options.dcp};
     plait_comm *comms[PLAIT_COMM_MAX_RANKS] = {NULL};
     PLAIT_TRY(plait_heads_check(&heads));
-    e->ranks = calloc((size_t)e->num_ranks, sizeof *e->ranks);
+    e->ranks = calloc((size_t)e->num_local, sizeof *e->ranks);
     if (!e->ranks)
-        return plait_fail(PLAIT_E_NOMEM, "no memory for %d ranks", (int)e->num_ranks);
-    if (e->num_ranks == 1)
+        return plait_fail(PLAIT_E_NOMEM, "no memory for %d ranks", (int)e->num_local);
+    if (e->options.comm)
+        comms[0] = e->options.comm;
+    else if (e->num_ranks == 1)
         PLAIT_TRY(plait_comm_self_open(NULL, comms));
     else
         PLAIT_TRY(plait_comm_threads_open(e->num_ranks, e->options.comm_timeout_s, NULL, comms));
-    for (int32_t i = 0; i < e->num_ranks; i++) {
+    for (int32_t i = 0; i < e->num_local; i++) {
         plait_rank *r = &e->ranks[i];
         r->engine = e;
-        r->rank = i;
+        r->rank = plait_comm_rank(comms[i]);
         r->ranks = comms[i];
     }
-    for (int32_t i = 0; i < e->num_ranks; i++) {
+    for (int32_t i = 0; i < e->num_local; i++) {
         plait_rank *r = &e->ranks[i];
-        PLAIT_TRY(plait_heads_of_rank(&heads, i, &r->heads));
+        PLAIT_TRY(plait_heads_of_rank(&heads, r->rank, &r->heads));
         for (int32_t d = 0; d < e->options.dcp; d++) {
             plait_heads_rank other;
             PLAIT_TRY(plait_heads_of_rank(&heads, r->heads.dcp_group * e->options.dcp + d, &other));
@@ -227,15 +256,16 @@ static plait_status open_files(plait_engine *e)
 static plait_status open_engine(plait_engine *e)
 {
     plait_engine_options *o = &e->options;
-    if (o->tp == 0)
-        o->tp = o->dcp;
     if (o->kv_dtype == PLAIT_KV_DTYPE_AUTO)
         o->kv_dtype = (int32_t)o->dtype;
     e->num_ranks = o->tp;
+    e->num_local = o->comm ? 1 : o->tp;
     const int32_t threads = o->threads ? o->threads : plait_threads_default(1);
     e->threads_per_rank = threads / o->tp > 0 ? threads / o->tp : 1;
-    PLAIT_TRY(open_files(e));
-    PLAIT_TRY(layout_ranks(e));
+    plait_status status = open_files(e);
+    if (status == PLAIT_OK)
+        status = layout_ranks(e);
+    PLAIT_TRY(plait_engine_agree_model(e, status));
     PLAIT_TRY(plait_engine_run(e, open_rank, NULL));
     plait_checkpoint_finish(e->checkpoint, &e->config);
     plait_checkpoint_close(&e->checkpoint);
@@ -245,12 +275,21 @@ static plait_status open_engine(plait_engine *e)
 plait_status plait_engine_open(const plait_engine_options *options, plait_engine **out)
 {
     *out = NULL;
-    PLAIT_TRY(check_options(options));
-    plait_engine *e = calloc(1, sizeof *e);
-    if (!e)
-        return plait_fail(PLAIT_E_NOMEM, "no memory for an engine");
-    e->options = *options;
-    plait_status status = open_engine(e);
+    PLAIT_TRY(check_size(options));
+    plait_engine_options o = *options;
+    if (o.tp == 0)
+        o.tp = o.comm ? plait_comm_size(o.comm) : o.dcp;
+    plait_status status = check_options(&o);
+    plait_engine *e = status == PLAIT_OK ? calloc(1, sizeof *e) : NULL;
+    if (status == PLAIT_OK && !e)
+        status = plait_fail(PLAIT_E_NOMEM, "no memory for an engine");
+    status = plait_engine_agree_options(&o, status);
+    if (status != PLAIT_OK) {
+        free(e);
+        return status;
+    }
+    e->options = o;
+    status = open_engine(e);
     if (status != PLAIT_OK)
         plait_engine_close(&e);
     else
@@ -270,7 +309,8 @@ static void close_rank(plait_rank *r)
     plait_model_close(&r->model);
     plait_gemm_set_close(&r->gemms);
     plait_comm_close(&r->dcp_ranks);
-    plait_comm_close(&r->ranks);
+    if (!r->engine->options.comm)
+        plait_comm_close(&r->ranks);
     plait_pool_close(&r->pool);
 }
 
@@ -279,7 +319,7 @@ void plait_engine_close(plait_engine **engine)
     plait_engine *e = *engine;
     if (!e)
         return;
-    for (int32_t i = 0; e->ranks && i < e->num_ranks; i++)
+    for (int32_t i = 0; e->ranks && i < e->num_local; i++)
         close_rank(&e->ranks[i]);
     free(e->ranks);
     free(e->embedding);

@@ -157,6 +157,23 @@ static plait_status plan_requests(const plait_engine *e, const plait_request *re
     return PLAIT_OK;
 }
 
+/* Over what decides which tokens come. */
+static uint64_t hash_requests(const struct call *call)
+{
+    uint64_t hash = plait_engine_hash(0, &call->num, sizeof call->num);
+    for (int32_t i = 0; call->jobs && i < call->num && call->jobs[i].prompt; i++) {
+        const plait_job *job = &call->jobs[i];
+        const plait_request *r = job->request;
+        const int64_t numbers[] = {job->num_prompt, job->limit, r->ignore_eos, r->num_stop_ids};
+        hash = plait_engine_hash(hash, numbers, sizeof numbers);
+        hash = plait_engine_hash(hash, job->prompt, (size_t)job->num_prompt * sizeof *job->prompt);
+        if (r->num_stop_ids > 0)
+            hash =
+                plait_engine_hash(hash, r->stop_ids, (size_t)r->num_stop_ids * sizeof *r->stop_ids);
+    }
+    return hash;
+}
+
 /* ---- running --------------------------------------------------------------------------------- */
 
 static plait_status reserve_caches(plait_rank *r, const struct call *call)
@@ -172,13 +189,19 @@ static plait_status generate_rank(plait_rank *r, void *arg)
 {
     struct call *call = arg;
     plait_generation *g = call->generation;
-    PLAIT_TRY(reserve_caches(r, call));
-    r->session.output = r->rank == 0 ? &call->output : NULL;
+    const int first = r == r->engine->ranks; /* of this process: the one that tells */
+    PLAIT_TRY(plait_rank_agree(r, "reserve memory", reserve_caches(r, call)));
+    r->session.output = first ? &call->output : NULL;
     PLAIT_TRY(plait_session_run(&r->session, call->jobs, call->num));
-    g->kv_bytes[r->rank] = r->session.most_kv;
-    g->draft_kv_bytes[r->rank] = r->session.most_draft_kv;
-    if (r->rank != 0)
+    const int64_t used[2] = {r->session.most_kv, r->session.most_draft_kv};
+    int64_t all[PLAIT_COMM_MAX_RANKS][2];
+    PLAIT_TRY(plait_comm_exchange(r->ranks, "KV bytes", PLAIT_OK, used, sizeof used, all));
+    if (!first)
         return PLAIT_OK;
+    for (int32_t i = 0; i < r->engine->num_ranks; i++) {
+        g->kv_bytes[i] = all[i][0];
+        g->draft_kv_bytes[i] = all[i][1];
+    }
     g->kernel = r->attend.kernel->name;
     g->exchange = !r->attend.dcp                                              ? "none"
                   : plait_dcp_exchange(r->attend.dcp) == PLAIT_EXCHANGE_AG_RS ? "ag_rs"
@@ -214,7 +237,7 @@ static void close_call(plait_engine *e, struct call *call)
         free(call->jobs[i].prompt);
     free(call->jobs);
     free(call->output.text);
-    for (int32_t r = 0; r < e->num_ranks; r++) {
+    for (int32_t r = 0; r < e->num_local; r++) {
         plait_kv_release(&e->ranks[r].target);
         plait_kv_release(&e->ranks[r].draft);
     }
@@ -237,11 +260,12 @@ plait_status plait_engine_generate(plait_engine *e, const plait_request *request
         return plait_fail(PLAIT_E_ARG, "%d requests, wanted at least 1", (int)num);
     struct call call = {0};
     call.num = num;
-    call.output.fn = fn;
+    call.output.fn = e->ranks[0].rank == 0 ? fn : NULL;
     call.output.user = user;
     plait_status status = open_generation(e, &call);
     if (status == PLAIT_OK)
         status = plan_requests(e, requests, &call);
+    status = plait_engine_agree_requests(e, hash_requests(&call), status);
     if (status == PLAIT_OK) {
         status = plait_engine_run(e, generate_rank, &call);
         e->failed = status != PLAIT_OK;
@@ -340,7 +364,7 @@ static plait_status forced_drafts(plait_rank *r, const struct forced *f)
 static plait_status forced_rank(plait_rank *r, void *arg)
 {
     const struct forced *f = arg;
-    PLAIT_TRY(reserve_caches(r, &f->call));
+    PLAIT_TRY(plait_rank_agree(r, "reserve memory", reserve_caches(r, &f->call)));
     memcpy(r->session.sequences[0].ids, f->ids, (size_t)f->num * sizeof *f->ids);
     for (int64_t at = 0; at < f->num; at += f->chunk) {
         const int64_t rest = f->num - at;
@@ -378,6 +402,7 @@ plait_status plait_engine_logits(plait_engine *e, const int32_t *ids, int64_t nu
     plait_status status = open_generation(e, &f.call);
     if (status == PLAIT_OK)
         status = plan_requests(e, &request, &f.call);
+    status = plait_engine_agree_requests(e, hash_requests(&f.call), status);
     if (status == PLAIT_OK) {
         status = plait_engine_run(e, forced_rank, &f);
         e->failed = status != PLAIT_OK;

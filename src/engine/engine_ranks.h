@@ -36,6 +36,7 @@ struct plait_rank {
     void *arg;
     pthread_t thread;
     plait_status status;
+    int32_t agreed; /* the failure is the same on all ranks, which stay together */
     char error[PLAIT_ENGINE_ERROR_BYTES];
 };
 
@@ -47,12 +48,36 @@ struct plait_engine {
     plait_rope_table rope;
     float *embedding;
     int32_t num_ranks, threads_per_rank;
-    int32_t failed; /* a call failed half way: ranks may disagree, nothing more is run */
-    plait_rank *ranks;
+    int32_t num_local;           /* ranks of this process: all, or one of options.comm */
+    int32_t pin_rank, pin_ranks; /* which share of this process's CPUs is ours, of how many */
+    int32_t failed;    /* a call failed half way: ranks may disagree, nothing more is run */
+    plait_rank *ranks; /* [num_local] */
 };
 
 /* Calls fn for every rank, each on its own thread (rank 0 on the calling one). The first failure
    that is no mere echo of another rank's is returned with its sentence. */
 plait_status plait_engine_run(plait_engine *engine, plait_rank_fn fn, void *arg);
+
+/* ---- engine_agree.c: ranks of a caller's group; without one each returns `status`. Collective;
+   all ranks return the same. ----------------------------------------------------------------- */
+
+/* Refuses options that differ, naming the rank and the option. `status` is what this rank's own
+   check said. */
+plait_status plait_engine_agree_options(const plait_engine_options *options, plait_status status);
+
+/* Refuses models that differ. Sets threads_per_rank and what is pinned from the CPUs that the ranks
+   of this machine share. */
+plait_status plait_engine_agree_model(plait_engine *engine, plait_status status);
+
+/* Refuses requests that differ; `hash` is over what they ask for. */
+plait_status plait_engine_agree_requests(const plait_engine *engine, uint64_t hash,
+                                         plait_status status);
+
+/* After work that may take one rank minutes longer than another: all go on, or all return the status of the first that cannot, with its sentence
+   after its number and `what`. A rank alone keeps its own sentence. */
+plait_status plait_rank_agree(plait_rank *rank, const char *what, plait_status status);
+
+/* A hash of bytes, going on from `hash` (0 at first). */
+uint64_t plait_engine_hash(uint64_t hash, const void *data, size_t bytes);
 
 #endif

@@ -615,7 +615,7 @@ static plait_status broken_run(const plait_attn_args *args, int32_t worker, int3
     return PLAIT_E_DEVICE;
 }
 
-enum { KERNEL_FAILS, RANK_MISSING, ROWS_DIFFER };
+enum { KERNEL_FAILS, BAD_ARGUMENT, RANK_MISSING, ROWS_DIFFER };
 
 static int step_fails(plait_comm *comm, void *user)
 {
@@ -630,12 +630,16 @@ static int step_fails(plait_comm *comm, void *user)
     plait_kernel kernel = *plait_kernel_find("mla_ref");
     if (how == KERNEL_FAILS && me == 1)
         kernel.run = broken_run;
+    if (how == BAD_ARGUMENT && me == 1)
+        s->args.h_q = 2;
     if (how == ROWS_DIFFER && me == 1)
         s->args.num_rows = 2;
     const plait_status status =
         how == RANK_MISSING && me == 1 ? PLAIT_OK : plait_dcp_step(dcp, &kernel, &s->args, NULL);
     if (how == KERNEL_FAILS && me == 1)
         WANT(status == PLAIT_E_DEVICE);
+    else if (how == BAD_ARGUMENT && me == 1)
+        WANT(status == PLAIT_E_ARG);
     else if (how != RANK_MISSING || me != 1)
         WANT(status == PLAIT_E_COMM && strstr(plait_last_error(), "rank 1"));
     free(s);
