@@ -73,8 +73,9 @@ plait_status plait_engine_agree_model(plait_engine *engine, plait_status status)
 plait_status plait_engine_agree_requests(const plait_engine *engine, uint64_t hash,
                                          plait_status status);
 
-/* After work that may take one rank minutes longer than another: all go on, or all return the status of the first that cannot, with its sentence
-   after its number and `what`. A rank alone keeps its own sentence. */
+/* After work that may take one rank minutes longer than another: all go on, or all return the
+   status of the first that cannot, with its sentence after its number and `what`. A rank alone
+   keeps its own sentence. */
 plait_status plait_rank_agree(plait_rank *rank, const char *what, plait_status status);
 
 /* A hash of bytes, going on from `hash` (0 at first). */
