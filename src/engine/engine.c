@@ -92,7 +92,7 @@ static plait_status check_options(const plait_engine_options *o)
     if (o->kv_dtype != PLAIT_KV_DTYPE_AUTO && o->kv_dtype != PLAIT_F32 && o->kv_dtype != PLAIT_BF16)
         return plait_fail(PLAIT_E_UNSUPPORTED, "kv_dtype %s: the cache is f32 or bf16",
                           plait_dtype_name((plait_dtype)o->kv_dtype));
-    if (o->draft < PLAIT_DRAFT_NONE || o->draft > PLAIT_DRAFT_ORACLE)
+    if (o->draft != PLAIT_DRAFT_NONE && !plait_drafter_of(o->draft))
         return plait_fail(PLAIT_E_ARG, "draft %d is no kind of draft", (int)o->draft);
     if (o->draft != PLAIT_DRAFT_NONE &&
         (o->spec_tokens < 1 || o->spec_tokens > PLAIT_MAX_SPEC_TOKENS))
@@ -144,7 +144,7 @@ static plait_status open_attention(plait_rank *r, const plait_executor *executor
     PLAIT_TRY(plait_attend_open(&a, &r->attend));
     set_group(r, o->dcp, c->num_layers, &r->target);
     PLAIT_TRY(plait_attend_open_plan(&r->attend, &r->target));
-    if (o->draft != PLAIT_DRAFT_MTP)
+    if (!r->session.drafter || !r->session.drafter->has_kv)
         return PLAIT_OK;
     set_group(r, o->draft_kv_replicated ? 1 : o->dcp, 1, &r->draft);
     return plait_attend_open_plan(&r->attend, &r->draft);
@@ -177,13 +177,13 @@ static plait_status open_buffers(plait_rank *r)
     plait_engine *e = r->engine;
     const plait_engine_options *o = &e->options;
     const plait_executor *executor = plait_pool_executor(r->pool);
+    r->session.drafter = plait_drafter_of(o->draft);
     PLAIT_TRY(open_attention(r, executor));
     PLAIT_TRY(plait_pass_open(&r->model, &e->rope, e->embedding, &r->attend, executor,
                               PLAIT_ENGINE_ROWS, PLAIT_ENGINE_LOGIT_ROWS, &r->pass));
     r->session.pass = &r->pass;
     r->session.target = &r->target;
-    r->session.draft = o->draft == PLAIT_DRAFT_MTP ? &r->draft : NULL;
-    r->session.kind = o->draft;
+    r->session.draft = r->session.drafter && r->session.drafter->has_kv ? &r->draft : NULL;
     r->session.spec_tokens = o->spec_tokens;
     r->session.eos_ids = e->config.eos_ids;
     r->session.num_eos = e->config.num_eos;

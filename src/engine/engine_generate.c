@@ -348,7 +348,7 @@ static plait_status forced_drafts(plait_rank *r, const struct forced *f)
     const int64_t hidden = r->engine->config.hidden_size;
     int32_t row = s->counts[0] - 1;
     for (int32_t i = 0; i < f->more_drafts; i++, row = 0) {
-        PLAIT_TRY(plait_session_choose(s, r->pass.hidden + row * hidden, 1, s->ids));
+        PLAIT_TRY(plait_session_choose(s, NULL, r->pass.hidden + row * hidden, 1, s->ids));
         memcpy(s->states, r->pass.hidden + row * hidden, (size_t)hidden * sizeof(float));
         s->tables[0] = 0;
         s->starts[0] = f->num - 1 + i;

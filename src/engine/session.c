@@ -61,12 +61,14 @@ plait_status plait_session_begin(plait_session *s, plait_kv_group *group, int32_
                               s->is_prompt);
 }
 
-plait_status plait_session_choose(plait_session *s, const float *states, int32_t n, int32_t *chosen)
+plait_status plait_session_choose(plait_session *s, plait_logits_fn logits, const float *states,
+                                  int32_t n, int32_t *chosen)
 {
     const int32_t vocab = s->pass->model->config->vocab_size, step = s->pass->max_logit_rows;
     for (int32_t at = 0; at < n; at += step) {
         const int32_t count = n - at < step ? n - at : step;
-        PLAIT_TRY(plait_pass_logits(s->pass, states + (int64_t)at * hidden_size(s), count));
+        const float *from = states + (int64_t)at * hidden_size(s);
+        PLAIT_TRY(logits ? logits(s, from, count) : plait_pass_logits(s->pass, from, count));
         for (int32_t i = 0; i < count; i++) {
             chosen[at + i] = plait_spec_argmax(s->pass->logits + (int64_t)i * vocab, vocab);
             if (chosen[at + i] < 0)
@@ -81,7 +83,7 @@ plait_status plait_session_choose(plait_session *s, const float *states, int32_t
 
 int32_t plait_session_room(const plait_session *s, const plait_sequence *q)
 {
-    if (s->kind == PLAIT_DRAFT_NONE)
+    if (!s->drafter)
         return 0;
     const int64_t room = q->limit - q->num_known - 1;
     return room < s->spec_tokens ? (room > 0 ? (int32_t)room : 0) : s->spec_tokens;

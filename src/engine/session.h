@@ -11,6 +11,7 @@
 
 #include <plait/engine.h>
 
+#include "engine/draft.h"
 #include "engine/model_pass.h"
 #include "engine/tokenizer.h"
 
@@ -54,7 +55,7 @@ typedef struct plait_output {
 typedef struct plait_session {
     plait_pass *pass;
     plait_kv_group *target, *draft; /* draft NULL: no draft layer */
-    plait_draft_kind kind;
+    const plait_drafter *drafter;   /* NULL: none */
     int32_t spec_tokens;
     int32_t max_rows; /* of a step, at most the pass's */
     const int32_t *eos_ids;
@@ -89,9 +90,13 @@ int32_t plait_session_room(const plait_session *session, const plait_sequence *s
  */
 plait_status plait_session_begin(plait_session *session, plait_kv_group *group, int32_t num_seqs);
 
-/* The highest logit of states [n] into chosen; fails when a row's are not finite. */
-plait_status plait_session_choose(plait_session *session, const float *states, int32_t n,
-                                  int32_t *chosen);
+/* Logits of n <= max_logit_rows states into pass->logits. */
+typedef plait_status (*plait_logits_fn)(plait_session *session, const float *states, int32_t n);
+
+/* The highest logit of states [n] into chosen; fails when a row's are not finite. logits NULL: the
+   target's head. */
+plait_status plait_session_choose(plait_session *session, plait_logits_fn logits,
+                                  const float *states, int32_t n, int32_t *chosen);
 
 /* ---- session_schedule.c ---------------------------------------------------------------------- */
 
@@ -115,15 +120,5 @@ plait_status plait_session_settle(plait_session *session, int32_t place);
 /* Hands new tokens to the caller, with the text that they complete, and the result of a finished
    request. *give_up: 1 when the caller wants no more of this request. */
 plait_status plait_output_tell(plait_output *output, plait_sequence *sequence, int32_t *give_up);
-
-/* ---- draft.c --------------------------------------------------------------------------------- */
-
-/* After a target pass: gives the draft layer the rows that tables, starts, counts and is_prompt
-   name, with the target's states (from row `row` of each sequence on); row i needs token i + 1 to
-   be known. */
-plait_status plait_draft_catch_up(plait_session *session, int32_t num);
-
-/* Fills drafts of the listed sequences. */
-plait_status plait_draft_propose(plait_session *session, int32_t num, const int32_t *sequences);
 
 #endif

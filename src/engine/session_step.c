@@ -61,7 +61,7 @@ static plait_status choose(plait_session *s, int32_t num)
                (size_t)(count * hidden) * sizeof(float));
         n += count;
     }
-    return plait_session_choose(s, s->states, n, s->chosen);
+    return plait_session_choose(s, NULL, s->states, n, s->chosen);
 }
 
 /* ---- acceptance ------------------------------------------------------------------------------ */
