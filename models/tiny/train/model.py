@@ -239,7 +239,10 @@ class Layer(nn.Module):
 
 
 class Target(nn.Module):
-    """The six-layer model. `forward` gives hidden states after the final norm."""
+    """The six-layer model. `forward` gives hidden states after the final norm.
+
+    Both passes append the residual stream that enters each layer to `entering`, if it is a list.
+    """
 
     def __init__(self, cfg):
         super().__init__()
@@ -256,11 +259,13 @@ class Target(nn.Module):
         for layer in self.layers:
             layer.dropout = p
 
-    def forward(self, ids):
+    def forward(self, ids, entering=None):
         x = self.embed_tokens(ids)
         if self.dropout:
             x = F.dropout(x, self.dropout, self.training)
         for layer in self.layers:
+            if entering is not None:
+                entering.append(x)
             x = layer(x, self.rope[: ids.shape[1]])
         return self.norm(x)
 
@@ -269,12 +274,14 @@ class Target(nn.Module):
         shape = (cfg.num_hidden_layers, batch, length, cfg.kv_lora_rank + cfg.qk_rope_head_dim)
         return torch.zeros(shape, dtype=dtype, device=weight.device)
 
-    def cached(self, ids, cache, rows):
+    def cached(self, ids, cache, rows, entering=None):
         """Hidden states of `ids` [B, T] that stand at `rows` [B, T] of their sequences."""
         keys = torch.arange(cache.shape[2], device=ids.device)
         mask = keys[None, None] <= rows[..., None]
         x = self.embed_tokens(ids).to(cache.dtype)
         for layer, layer_cache in zip(self.layers, cache):
+            if entering is not None:
+                entering.append(x)
             x = layer.cached(x, self.rope[rows], layer_cache, rows, mask)
         return self.norm(x)
 

@@ -296,8 +296,11 @@ def train_mtp(target, mtp, windows, args, log):
     log["mtp"] = {"steps": step, "rate": args.mtp_rate, "seconds": time.time() - schedule.begin}
 
 
-def arguments():
-    parser = argparse.ArgumentParser(description=__doc__)
+def arguments(more=None, text=__doc__):
+    """Options of this stage, and those that `more` adds for another one."""
+    parser = argparse.ArgumentParser(description=text)
+    if more:
+        more(parser)
     parser.add_argument("--data", default=HERE / "data/tokens.npz")
     parser.add_argument("--out", default=HERE / "out")
     parser.add_argument("--resume", help="checkpoint to go on from, with the stages after text")
