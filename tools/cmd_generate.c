@@ -31,6 +31,7 @@ typedef struct plait_generate {
     int64_t kv_cache;
     double comm_timeout;
     int ignore_eos, json;
+    plait_option_list stop;
 } plait_generate;
 
 /* ---- options
@@ -78,10 +79,11 @@ static plait_options_result read_options(plait_generate *g, int argc, char **arg
          .help = "attention kernels whose name matches; * stands for any text"},
         {"--cpu-mask", PLAIT_OPTION_TEXT, &g->cpu_mask, "LEVEL",
          .help = "use no more than none, avx2, avx512, avx512bf16, amx or all"},
+        {"--stop", PLAIT_OPTION_LIST, &g->stop, "TEXT",
+         .help = "end the output before TEXT; may be given several times"},
         {"--ignore-eos", PLAIT_OPTION_FLAG, &g->ignore_eos, .help = "go on past end tokens"},
         {"--json", PLAIT_OPTION_FLAG, &g->json, .help = "one JSON object instead of text"},
         {"--prompts", PLAIT_OPTION_LATER, .help = "give one prompt with --prompt or --prompt-file"},
-        {"--stop", PLAIT_OPTION_LATER, .help = "output ends at the model's end tokens"},
         {"--temperature", PLAIT_OPTION_LATER, .help = "decoding is greedy"},
         {"--top-k", PLAIT_OPTION_LATER, .help = "decoding is greedy"},
         {"--top-p", PLAIT_OPTION_LATER, .help = "decoding is greedy"},
@@ -259,6 +261,7 @@ static void print_json(const plait_generate *g, const plait_figures *f)
     for (int32_t i = 0; i < f->r->num_new; i++)
         plait_emit_int(&j, f->r->ids[i]);
     plait_emit_close(&j, ']');
+    key_text(&j, "finish_reason", plait_finish_name(f->r->finish));
     key_int(&j, "prompt_tokens", f->r->num_prompt);
     key_int(&j, "new_tokens", f->r->num_new);
     key_number(&j, "prefill_tokens_per_s", f->prefill_per_s);
@@ -333,6 +336,8 @@ static plait_status generate(const plait_generate *g, const char *text, size_t b
     request.text_bytes = bytes;
     request.max_new_tokens = g->max_new_tokens;
     request.ignore_eos = g->ignore_eos;
+    request.stop_texts = g->stop.items;
+    request.num_stop_texts = g->stop.n;
 
     plait_status status = engine_options(g, &options);
     progress("loading");

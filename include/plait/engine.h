@@ -109,17 +109,24 @@ typedef struct plait_request {
     int32_t ignore_eos;      /* 1: go on past the model's end tokens (stop_ids still count) */
     const int32_t *stop_ids; /* tokens that end the output, beside the model's */
     int32_t num_stop_ids;
+    const char *const *stop_texts; /* texts that end the output, UTF-8, at most 64 of 4096 bytes */
+    int32_t num_stop_texts;
 } plait_request;
 #define PLAIT_REQUEST_INIT                                                                         \
     {                                                                                              \
-        sizeof(plait_request), NULL, 0, NULL, 0, 128, 0, NULL, 0                                   \
+        sizeof(plait_request), NULL, 0, NULL, 0, 128, 0, NULL, 0, NULL, 0                          \
     }
 
 typedef enum plait_finish {
     PLAIT_FINISH_LENGTH = 0,   /* max_new_tokens, or the model's length */
-    PLAIT_FINISH_STOP = 1,     /* a stop token, which is the last of ids and not in text */
+    PLAIT_FINISH_STOP = 1,     /* a stop token, which is the last of ids and not in text; or a stop
+                                  text: text ends before it, and ids with the last token whose text
+                                  begins before it */
     PLAIT_FINISH_CANCELLED = 2 /* the caller's stream function wanted no more */
 } plait_finish;
+
+/* "length", "stop" or "cancelled". */
+PLAIT_API const char *plait_finish_name(plait_finish finish);
 
 typedef struct plait_result {
     int32_t *ids; /* the new tokens */

@@ -98,6 +98,7 @@ static plait_status plan_request(const plait_engine *e, const plait_request *r, 
     int64_t target, draft;
     job->request = r;
     PLAIT_TRY(copy_prompt(e, r, index, &job->prompt, &job->num_prompt));
+    PLAIT_TRY(plait_stops_open(r->stop_texts, r->num_stop_texts, index, &job->stops));
     if (job->num_prompt >= longest)
         return plait_fail(PLAIT_E_ARG,
                           "request %d: a prompt of %lld tokens, the model takes %lld with at least "
@@ -223,20 +224,18 @@ static plait_status open_generation(const plait_engine *e, struct call *call)
     call->jobs = calloc((size_t)call->num, sizeof *call->jobs);
     call->output.results = g->results;
     call->output.tokenizer = e->tokenizer;
-    call->output.capacity =
-        plait_tokenizer_max_push(e->tokenizer) * (PLAIT_MAX_SPEC_TOKENS + 1) + 4;
-    call->output.text = malloc(call->output.capacity);
-    if (!g->results || !g->kv_bytes || !g->draft_kv_bytes || !call->jobs || !call->output.text)
+    if (!g->results || !g->kv_bytes || !g->draft_kv_bytes || !call->jobs)
         return plait_fail(PLAIT_E_NOMEM, "no memory for %d requests", (int)call->num);
     return PLAIT_OK;
 }
 
 static void close_call(plait_engine *e, struct call *call)
 {
-    for (int32_t i = 0; call->jobs && i < call->num; i++)
+    for (int32_t i = 0; call->jobs && i < call->num; i++) {
         free(call->jobs[i].prompt);
+        plait_stops_close(&call->jobs[i].stops);
+    }
     free(call->jobs);
-    free(call->output.text);
     for (int32_t r = 0; r < e->num_local; r++) {
         plait_kv_release(&e->ranks[r].target);
         plait_kv_release(&e->ranks[r].draft);
@@ -275,6 +274,12 @@ plait_status plait_engine_generate(plait_engine *e, const plait_request *request
         plait_generation_close(&call.generation);
     *out = call.generation;
     return status;
+}
+
+const char *plait_finish_name(plait_finish finish)
+{
+    static const char *const names[] = {"length", "stop", "cancelled"};
+    return finish >= PLAIT_FINISH_LENGTH && finish <= PLAIT_FINISH_CANCELLED ? names[finish] : "?";
 }
 
 void plait_generation_close(plait_generation **generation)

@@ -10,9 +10,9 @@ static plait_status fill_result(const plait_output *o, const plait_sequence *q, 
 {
     out->num_prompt = q->num_prompt;
     out->num_new = (int32_t)(q->num_known - q->num_prompt);
-    out->finish = q->stopped     ? PLAIT_FINISH_STOP
-                  : q->cancelled ? PLAIT_FINISH_CANCELLED
-                                 : PLAIT_FINISH_LENGTH;
+    out->finish = q->stopped || q->cut ? PLAIT_FINISH_STOP
+                  : q->cancelled       ? PLAIT_FINISH_CANCELLED
+                                       : PLAIT_FINISH_LENGTH;
     out->steps = q->steps;
     out->num_drafted = q->num_drafted;
     out->num_accepted = q->num_accepted;
@@ -22,39 +22,30 @@ static plait_status fill_result(const plait_output *o, const plait_sequence *q, 
     if (!out->ids)
         return plait_fail(PLAIT_E_NOMEM, "no memory for results");
     memcpy(out->ids, q->ids + q->num_prompt, (size_t)out->num_new * sizeof *out->ids);
-    return plait_tokenizer_decode(o->tokenizer, out->ids, (size_t)(out->num_new - q->stopped), true,
-                                  &out->text, &out->text_bytes);
-}
-
-/* The text that the tokens since the last call complete, and the tail of one that is finished. */
-static plait_status fill_text(plait_output *o, plait_sequence *q, size_t *bytes)
-{
-    *bytes = 0;
-    for (int64_t i = q->num_prompt + q->num_streamed; i < q->num_known - q->stopped; i++) {
-        size_t more = 0;
-        PLAIT_TRY(plait_text_stream_push(&q->stream, o->tokenizer, q->ids[i], true,
-                                         o->text + *bytes, o->capacity - *bytes, &more));
-        *bytes += more;
+    PLAIT_TRY(plait_tokenizer_decode(o->tokenizer, out->ids, (size_t)(out->num_new - q->stopped),
+                                     true, &out->text, &out->text_bytes));
+    /* The last token may have text after the cut. */
+    if (q->cut) {
+        out->text_bytes = (size_t)q->reader.text_bytes;
+        out->text[out->text_bytes] = 0;
     }
-    if (q->finished)
-        *bytes += plait_text_stream_finish(&q->stream, o->text + *bytes);
     return PLAIT_OK;
 }
 
-plait_status plait_output_tell(plait_output *o, plait_sequence *q, int32_t *give_up)
+plait_status plait_output_tell(plait_output *o, plait_sequence *q, const plait_text_buffer *text,
+                               int32_t *give_up)
 {
-    plait_stream_event event = {.request = q->index, .text = o->text};
+    plait_stream_event event = {.request = q->index, .text = text->text, .text_bytes = text->bytes};
+    const int64_t told = q->finished ? q->num_known - q->num_prompt : q->reader.num_final;
     *give_up = 0;
     if (q->finished) {
         PLAIT_TRY(fill_result(o, q, &o->results[q->index]));
         event.result = &o->results[q->index];
     }
-    if (!o->fn)
-        return PLAIT_OK;
-    PLAIT_TRY(fill_text(o, q, &event.text_bytes));
     event.ids = q->ids + q->num_prompt + q->num_streamed;
-    event.num_ids = (int32_t)(q->num_known - q->num_prompt - q->num_streamed);
-    q->num_streamed += event.num_ids;
-    *give_up = o->fn(o->user, &event) != 0;
+    event.num_ids = (int32_t)(told - q->num_streamed);
+    q->num_streamed = told;
+    if (o->fn)
+        *give_up = o->fn(o->user, &event) != 0;
     return PLAIT_OK;
 }

@@ -26,8 +26,10 @@ plait_status plait_session_open(plait_session *s)
     s->starts = malloc(rows * sizeof *s->starts);
     s->is_prompt = malloc(rows * sizeof *s->is_prompt);
     s->states = malloc(rows * hidden * sizeof *s->states);
-    int ok =
-        s->ids && s->chosen && s->tables && s->counts && s->starts && s->is_prompt && s->states;
+    s->text.text = malloc(plait_reader_room(s->tokenizer, PLAIT_MAX_SPEC_TOKENS + 1));
+    s->text.scratch = malloc(plait_tokenizer_max_push(s->tokenizer));
+    int ok = s->text.text && s->text.scratch && s->ids && s->chosen && s->tables && s->counts &&
+             s->starts && s->is_prompt && s->states;
     for (int32_t i = 0; ok && i < PLAIT_SESSION_BATCH; i++) {
         plait_sequence *q = &s->sequences[i];
         q->ids = malloc(length * sizeof *q->ids);
@@ -42,8 +44,8 @@ plait_status plait_session_open(plait_session *s)
 
 void plait_session_close(plait_session *s)
 {
-    void *const all[] = {s->ids,    s->chosen,    s->tables, s->counts,
-                         s->starts, s->is_prompt, s->states};
+    void *const all[] = {s->ids,       s->chosen, s->tables,    s->counts,      s->starts,
+                         s->is_prompt, s->states, s->text.text, s->text.scratch};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         free(all[i]);
     for (int32_t i = 0; i < PLAIT_SESSION_BATCH; i++) {

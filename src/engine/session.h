@@ -13,7 +13,7 @@
 
 #include "engine/draft.h"
 #include "engine/model_pass.h"
-#include "engine/tokenizer.h"
+#include "engine/stop.h"
 
 enum { PLAIT_MAX_SPEC_TOKENS = 16, PLAIT_SESSION_BATCH = 32 };
 
@@ -22,24 +22,28 @@ typedef struct plait_job {
     const plait_request *request;
     int32_t *prompt; /* [num_prompt] */
     int64_t num_prompt, limit;
+    plait_stops stops;
 } plait_job;
 
 /* One request in progress: a place of the batch. */
 typedef struct plait_sequence {
     const plait_request *request; /* NULL: the place is free */
-    int32_t index;                /* the request's number */
-    int32_t *ids;                 /* [max_position]: prompt, then new tokens */
+    const plait_stops *stops;
+    int32_t index; /* the request's number */
+    int32_t *ids;  /* [max_position]: prompt, then new tokens */
     int64_t num_prompt, num_known, limit;
     int64_t num_cached; /* tokens in the target's cache; below num_prompt: prefill goes on */
-    int32_t finished, stopped, cancelled;
+    int32_t finished, cancelled;
+    int32_t stopped; /* by its last token, which has no text */
+    int32_t cut;     /* by a stop text */
     int32_t drafts[PLAIT_MAX_SPEC_TOKENS];
     int32_t num_drafts;
     int32_t row;  /* its first row in the target pass whose states are kept for the draft */
     float *state; /* [hidden] fed back by the last draft row */
     int64_t steps, num_drafted, num_accepted;
     double start_s, first_s, last_s;
-    plait_text_stream stream;
-    int64_t num_streamed;
+    plait_reader reader;  /* of the new tokens */
+    int64_t num_streamed; /* of the final ones */
 } plait_sequence;
 
 /* Where rank 0 puts text and tokens as they become final, and results of what is done. */
@@ -47,8 +51,6 @@ typedef struct plait_output {
     plait_stream_fn fn; /* may be NULL */
     void *user;
     const plait_tokenizer *tokenizer;
-    char *text; /* of the tokens of one step */
-    size_t capacity;
     plait_result *results; /* of each request */
 } plait_output;
 
@@ -60,6 +62,7 @@ typedef struct plait_session {
     int32_t max_rows; /* of a step, at most the pass's */
     const int32_t *eos_ids;
     int32_t num_eos;
+    const plait_tokenizer *tokenizer;
     plait_output *output; /* NULL: not rank 0 */
 
     /* Requests wait in order and take a place, whose number is that of its page tables. */
@@ -75,7 +78,8 @@ typedef struct plait_session {
     int32_t *ids, *chosen, *tables, *counts;
     int64_t *starts;
     uint8_t *is_prompt;
-    float *states; /* [max_rows][hidden] */
+    float *states;          /* [max_rows][hidden] */
+    plait_text_buffer text; /* that became final in a sequence's step */
 } plait_session;
 
 plait_status plait_session_open(plait_session *session);
@@ -112,13 +116,17 @@ plait_status plait_session_run(plait_session *session, const plait_job *jobs, in
 plait_status plait_session_step(plait_session *session, int32_t num_decode, const int32_t *decode,
                                 int32_t num_prefill, const int32_t *prefill, const int32_t *chunk);
 
-/* Tells of what a sequence gained, ends it if it is finished and frees its place. */
+/* Ends a sequence that has all its tokens: what was held back of its text is final. */
+plait_status plait_session_finish(plait_session *session, plait_sequence *sequence);
+
+/* Tells of what a sequence gained; frees its place if it is finished. */
 plait_status plait_session_settle(plait_session *session, int32_t place);
 
 /* ---- output.c -------------------------------------------------------------------------------- */
 
-/* Hands new tokens to the caller, with the text that they complete, and the result of a finished
-   request. *give_up: 1 when the caller wants no more of this request. */
-plait_status plait_output_tell(plait_output *output, plait_sequence *sequence, int32_t *give_up);
+/* Hands final tokens and text to the caller, and the result of a finished request. *give_up: 1 when
+   the caller wants no more of this request. */
+plait_status plait_output_tell(plait_output *output, plait_sequence *sequence,
+                               const plait_text_buffer *text, int32_t *give_up);
 
 #endif

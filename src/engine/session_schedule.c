@@ -47,6 +47,7 @@ static void start(plait_session *s, plait_sequence *q, const plait_job *job)
     q->ids = ids;
     q->state = state;
     q->request = job->request;
+    q->stops = &job->stops;
     q->index = (int32_t)(job - s->jobs);
     q->num_prompt = q->num_known = job->num_prompt;
     q->limit = job->limit;
@@ -143,7 +144,9 @@ static plait_status cancel(plait_session *s)
         plait_sequence *q = &s->sequences[i];
         if (!(of_ranks[0] >> i & 1) || !q->request)
             continue;
-        q->finished = q->cancelled = 1;
+        q->cancelled = 1;
+        s->text.bytes = 0;
+        PLAIT_TRY(plait_session_finish(s, q));
         PLAIT_TRY(plait_session_settle(s, i));
     }
     return PLAIT_OK;

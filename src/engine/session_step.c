@@ -66,8 +66,27 @@ static plait_status choose(plait_session *s, int32_t num)
 
 /* ---- acceptance ------------------------------------------------------------------------------ */
 
-/* Keeps what may be kept of `num` tokens. Returns how many. */
-static int32_t take_tokens(plait_session *s, plait_sequence *q, const int32_t *tokens, int32_t num)
+static void drop_behind_cut(plait_sequence *q)
+{
+    q->finished = q->cut = 1;
+    q->stopped = 0;
+    q->num_known = q->num_prompt + q->reader.num_final;
+}
+
+plait_status plait_session_finish(plait_session *s, plait_sequence *q)
+{
+    int32_t cut;
+    q->finished = 1;
+    PLAIT_TRY(plait_reader_finish(&q->reader, q->stops, s->tokenizer, q->ids + q->num_prompt,
+                                  &s->text, &cut));
+    if (cut)
+        drop_behind_cut(q);
+    return PLAIT_OK;
+}
+
+/* How many of `num` tokens the limit and the stop tokens leave. */
+static int32_t cut_tokens(const plait_session *s, plait_sequence *q, const int32_t *tokens,
+                          int32_t num)
 {
     const plait_request *r = q->request;
     int32_t stopped, stopped_by_model = 0;
@@ -79,23 +98,41 @@ static int32_t take_tokens(plait_session *s, plait_sequence *q, const int32_t *t
         if (stopped_by_model)
             kept = at;
     }
-    memcpy(q->ids + q->num_known, tokens, (size_t)kept * sizeof *tokens);
-    q->num_known += kept;
     q->stopped = stopped || stopped_by_model;
-    q->finished = q->stopped || q->num_known >= q->limit;
-    q->last_s = now_s();
     return kept;
 }
 
-/* Judges the rows of a decode by the choices after each, and keeps its tokens. Returns how many. */
-static int32_t judge(plait_session *s, plait_sequence *q, const int32_t *chosen)
+/* Keeps what may be kept of `num` tokens: stop tokens, limits and stop texts end it alike. *kept of
+   them were read, the last one perhaps in part. */
+static plait_status take_tokens(plait_session *s, plait_sequence *q, const int32_t *tokens,
+                                int32_t num, int32_t *kept)
+{
+    const int32_t most = cut_tokens(s, q, tokens, num);
+    int32_t cut = 0;
+    q->last_s = now_s();
+    for (*kept = 0; *kept < most && !cut; ++*kept) {
+        q->ids[q->num_known++] = tokens[*kept];
+        if (!q->stopped || *kept < most - 1)
+            PLAIT_TRY(plait_reader_push(&q->reader, q->stops, s->tokenizer, q->ids + q->num_prompt,
+                                        &s->text, &cut));
+    }
+    if (cut)
+        drop_behind_cut(q);
+    else if (q->stopped || q->num_known >= q->limit)
+        PLAIT_TRY(plait_session_finish(s, q));
+    return PLAIT_OK;
+}
+
+/* Judges the rows of a decode by the choices after each, and keeps its tokens. */
+static plait_status judge(plait_session *s, plait_sequence *q, const int32_t *chosen, int32_t *kept)
 {
     const int32_t gained = plait_spec_verify_greedy(q->drafts, q->num_drafts, chosen);
-    const int32_t kept = take_tokens(s, q, chosen, gained);
+    PLAIT_TRY(take_tokens(s, q, chosen, gained, kept));
     q->steps++;
     q->num_drafted += q->num_drafts;
-    q->num_accepted += kept < gained ? kept : gained - 1;
-    return kept;
+    q->num_accepted += *kept < gained ? *kept : gained - 1;
+    q->num_cached = q->num_known - 1;
+    return PLAIT_OK;
 }
 
 /* Counts what sequence i of the batch gained. Its count becomes that of the rows that stand. */
@@ -103,15 +140,15 @@ static plait_status accept(plait_session *s, int32_t i, const int32_t *chosen)
 {
     const int32_t place = s->tables[i];
     plait_sequence *q = &s->sequences[place];
-    if (!s->is_prompt[i]) {
-        s->counts[i] = judge(s, q, chosen);
-        q->num_cached = q->num_known - 1;
-    } else {
+    int32_t kept;
+    s->text.bytes = 0;
+    if (!s->is_prompt[i])
+        PLAIT_TRY(judge(s, q, chosen, &s->counts[i]));
+    else
         q->num_cached += s->counts[i];
-        if (q->num_cached == q->num_prompt) {
-            take_tokens(s, q, chosen, 1);
-            q->first_s = q->last_s;
-        }
+    if (s->is_prompt[i] && q->num_cached == q->num_prompt) {
+        PLAIT_TRY(take_tokens(s, q, chosen, 1, &kept));
+        q->first_s = q->last_s;
     }
     /* Pages of rejected rows go back; what they held is written anew. */
     return plait_kv_resize(s->target, place, q->num_cached);
@@ -130,7 +167,7 @@ plait_status plait_session_settle(plait_session *s, int32_t place)
     plait_sequence *q = &s->sequences[place];
     int32_t give_up = 0;
     if (s->output)
-        PLAIT_TRY(plait_output_tell(s->output, q, &give_up));
+        PLAIT_TRY(plait_output_tell(s->output, q, &s->text, &give_up));
     if (!q->finished) {
         s->cancelled |= (uint32_t)give_up << place;
         return PLAIT_OK;
@@ -176,10 +213,8 @@ plait_status plait_session_step(plait_session *s, int32_t num_decode, const int3
         const int32_t count = choosing_rows(s, i);
         PLAIT_TRY(accept(s, i, s->chosen + at));
         at += count;
-    }
-    count_pages(s);
-    for (int32_t i = 0; i < num; i++) {
-        if (s->sequences[s->tables[i]].num_known > s->sequences[s->tables[i]].num_prompt)
+        count_pages(s);
+        if (count)
             PLAIT_TRY(plait_session_settle(s, s->tables[i]));
     }
     return catch_up(s, num);

@@ -17,7 +17,7 @@ result json_exit $? "exit $?: $(cat "$work/err")"
 result json_is_alone $? "one line on stdout and nothing on stderr were wanted"
 keys=$(sed 's/^{"text": "\(\\.\|[^"\\]\)*"/"text": 0/' "$work/json" |
     sed 's/"notices": \[.*\]}$/"notices": 0/' | grep -o '"[a-z_]*": ' | tr -d '":\n')
-want="text token_ids prompt_tokens new_tokens prefill_tokens_per_s decode_tokens_per_s steps \
+want="text token_ids finish_reason prompt_tokens new_tokens prefill_tokens_per_s decode_tokens_per_s steps \
 accepted_per_step draft spec_tokens tp dcp interleave comm kv_bytes_per_rank \
 draft_kv_bytes_per_rank attention_kernel notices "
 [ "$keys" = "$want" ]
@@ -51,6 +51,20 @@ printf '%s' "$prompt" >"$work/prompt"
 [ -n "$(list token_ids "$work/json")" ] &&
     [ "$(list token_ids "$work/json")" = "$(list token_ids "$work/json2")" ]
 result prompt_file $? "its tokens are not those of --prompt"
+
+# Stop texts end the output where they begin, in JSON and in the text that streams.
+generate --max-new-tokens 24 --dtype f32 --ignore-eos --json >"$work/json"
+whole=$(sed 's/^{"text": "\([^"\\]*\).*/\1/' "$work/json")
+stop=$(printf '%s' "$whole" | cut -c 12-16)
+generate --max-new-tokens 24 --dtype f32 --ignore-eos --stop "not in it" --stop "$stop" --json \
+    >"$work/json2"
+[ -n "$stop" ] && grep -q '"finish_reason": "stop"' "$work/json2" &&
+    [ "$(sed 's/^{"text": "\([^"\\]*\)".*/\1/' "$work/json2")" = "${whole%%"$stop"*}" ]
+result stop_json $? "$(head -c 200 "$work/json2") from $(head -c 200 "$work/json")"
+generate --max-new-tokens 24 --dtype f32 --ignore-eos --stop "$stop" >"$work/text"
+[ "$(head -n 1 "$work/text")" = "${whole%%"$stop"*}" ]
+result stop_text $? "$(head -n 1 "$work/text")"
+refuse empty_stop 2 "stop text 0 has 0 bytes" generate --model $model --prompt x --stop ""
 
 # One new token leaves nothing of decoding to measure: no NaN in either output.
 generate --max-new-tokens 1 >"$work/text" && ! grep -qi 'nan\|decode' "$work/text" &&

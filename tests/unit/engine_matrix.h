@@ -96,21 +96,16 @@ static void rate(const matrix *m, plait_engine *e, matrix_reference *r)
     free(margin);
 }
 
-static void make_reference(const matrix *m, plait_engine *e, const plait_tokenizer *t, char *line,
-                           matrix_reference *r)
+/* Decodes request q alone and keeps its tokens and what they rest on. */
+static void make_request_reference(const matrix *m, plait_engine *e, const plait_tokenizer *t,
+                                   const plait_request *q, matrix_reference *r)
 {
-    plait_request q = PLAIT_REQUEST_INIT;
     plait_generation *g;
-    char *text;
-    q.text_bytes = prompt_of_line(line, &text);
-    q.text = text;
-    q.max_new_tokens = m->num_new;
-    q.ignore_eos = 1;
-    if (plait_engine_generate(e, &q, 1, NULL, NULL, &g) != PLAIT_OK)
+    if (plait_engine_generate(e, q, 1, NULL, NULL, &g) != PLAIT_OK)
         fail_msg("%s", plait_last_error());
     const plait_result *out = &g->results[0];
-    assert_int_equal(out->num_new, m->num_new);
-    assert_int_equal(out->steps, m->num_new - 1);
+    assert_int_equal(out->num_new, q->max_new_tokens);
+    assert_int_equal(out->steps, q->max_new_tokens - 1);
     r->num_prompt = (int32_t)out->num_prompt;
     r->num_new = out->num_new;
     r->ids = malloc((size_t)(r->num_prompt + r->num_new) * sizeof *r->ids);
@@ -118,7 +113,8 @@ static void make_reference(const matrix *m, plait_engine *e, const plait_tokeniz
     r->margin = malloc((size_t)r->num_new * sizeof *r->margin);
     int32_t *prompt;
     size_t n;
-    assert_int_equal(plait_tokenizer_encode(t, q.text, q.text_bytes, true, &prompt, &n), PLAIT_OK);
+    assert_int_equal(plait_tokenizer_encode(t, q->text, q->text_bytes, true, &prompt, &n),
+                     PLAIT_OK);
     assert_int_equal(n, r->num_prompt);
     memcpy(r->ids, prompt, n * sizeof *prompt);
     free(prompt);
@@ -127,8 +123,20 @@ static void make_reference(const matrix *m, plait_engine *e, const plait_tokeniz
     rate(m, e, r);
 }
 
+static void make_reference(const matrix *m, plait_engine *e, const plait_tokenizer *t, char *line,
+                           matrix_reference *r)
+{
+    plait_request q = PLAIT_REQUEST_INIT;
+    char *text;
+    q.text_bytes = prompt_of_line(line, &text);
+    q.text = text;
+    q.max_new_tokens = m->num_new;
+    q.ignore_eos = 1;
+    make_request_reference(m, e, t, &q, r);
+}
+
 /* Decodes the held-out prompts with one rank and no drafts. Less of it under a sanitizer. */
-static void matrix_open(matrix *m, plait_dtype dtype, int32_t num_prompts, int32_t num_new)
+static inline void matrix_open(matrix *m, plait_dtype dtype, int32_t num_prompts, int32_t num_new)
 {
     const matrix_setting plain = {1, 1, PLAIT_DRAFT_NONE, 0, 0, 0};
     char line[LINE_BYTES];
@@ -193,7 +201,7 @@ static int32_t compare(matrix *m, const matrix_reference *r, const matrix_settin
  * reference where the reference was sure. After a difference that is allowed, the request goes on
  * from the reference's tokens.
  */
-static void matrix_check(matrix *m, const matrix_setting *s)
+static inline void matrix_check(matrix *m, const matrix_setting *s)
 {
     plait_engine *e = open_setting(m->dtype, s);
     int32_t done[MAX_PROMPTS] = {0}, open[MAX_PROMPTS];
