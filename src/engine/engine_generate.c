@@ -171,6 +171,8 @@ static uint64_t hash_requests(const struct call *call)
         if (r->num_stop_ids > 0)
             hash =
                 plait_engine_hash(hash, r->stop_ids, (size_t)r->num_stop_ids * sizeof *r->stop_ids);
+        for (int32_t s = 0; s < job->stops.num; s++)
+            hash = plait_engine_hash(hash, r->stop_texts[s], (size_t)job->stops.lengths[s] + 1);
     }
     return hash;
 }
