@@ -59,7 +59,7 @@ int main(int argc, char **argv)
         }
         return code;
     }
-    if (!strcmp(argv[1], "explain") || !strcmp(argv[1], "bench")) {
+    if (!strcmp(argv[1], "explain")) {
         fprintf(stderr, "plait: %s is not in this release step; `plait --help` lists what is\n",
                 argv[1]);
         return PLAIT_EXIT_USAGE;

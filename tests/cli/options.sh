@@ -13,7 +13,12 @@ result version $? "no version"
 
 refuse unknown_command 2 "no command 'frobnicate'" frobnicate
 refuse explain_later 2 "explain is not in this release step" explain --attention mla
-refuse bench_later 2 "bench is not in this release step" bench mla
+refuse bench_later 2 "bench prefill is not in this release step" bench prefill
+refuse bench_nothing 2 "bench needs an operation" bench
+refuse bench_unknown 2 "bench has no operation 'mlp'" bench mlp
+refuse bench_heads 2 "--kv-heads is 3" bench gqa --heads 8 --kv-heads 3
+refuse bench_q_len 2 "--q-len is 9" bench mla --q-len 9 --context 8
+refuse bench_rank 2 "--rank is 2" bench mla --dcp 2 --rank 2
 refuse unknown_option 2 "no option '--modle'" generate --modle x
 refuse bare_word 2 "no option 'models/tiny'" generate models/tiny
 refuse missing_value 2 "--max-new-tokens needs a value" generate --max-new-tokens

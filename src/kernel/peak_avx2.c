@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Peak of 256-bit fp32 FMA: 12 independent sums hide its latency. */
+#include <immintrin.h>
+
+#include "kernel/peak.h"
+
+static float run(int64_t rounds)
+{
+    float zero[16] = {0}, sum = 0;
+    __asm__ volatile("" : "+m"(zero)); /* or the compiler would know all products */
+    const __m256 x = _mm256_loadu_ps(zero);
+    __m256 a[12];
+#pragma GCC unroll 12
+    for (int i = 0; i < 12; i++)
+        a[i] = x;
+    for (int64_t r = 0; r < rounds; r++)
+#pragma GCC unroll 12
+        for (int i = 0; i < 12; i++)
+            a[i] = _mm256_fmadd_ps(x, x, a[i]);
+#pragma GCC unroll 12
+    for (int i = 0; i < 12; i++) {
+        _mm256_storeu_ps(zero, a[i]);
+        sum += zero[0];
+    }
+    return sum;
+}
+
+const plait_peak plait_peak_avx2 = {"256-bit fp32 FMA", PLAIT_CPU_AVX2, 12 * 16, run};
