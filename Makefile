@@ -3,6 +3,7 @@
 BUILD ?= build
 PREFIX ?= /usr/local
 CMAKE_FLAGS ?=
+FUZZ_SECONDS ?= 600
 C_FILES = $(shell git ls-files '*.c' '*.h')
 
 all: $(BUILD)/build.ninja
@@ -27,6 +28,9 @@ check-long: setup
 sanitize: setup
 	tests/run sanitize
 
+fuzz: setup
+	tests/run fuzz $(FUZZ_SECONDS)
+
 lint:
 	tests/style/style.sh
 
@@ -39,4 +43,4 @@ install: all
 clean:
 	rm -rf build build-*
 
-.PHONY: all setup demo check check-long sanitize lint format install clean
+.PHONY: all setup demo check check-long sanitize fuzz lint format install clean
