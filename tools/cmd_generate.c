@@ -47,7 +47,7 @@ static plait_options_result read_options(plait_generate *g, int argc, char **arg
         {"--prompt-file", PLAIT_OPTION_TEXT, &g->prompt_file, "FILE", .help = "or this, from FILE"},
         {"--max-new-tokens", PLAIT_OPTION_INT, &g->max_new_tokens, "N", NULL, 1, many,
          .help = "most tokens to add (128)"},
-        {"--draft", PLAIT_OPTION_TEXT, &g->draft, "none|mtp",
+        {"--draft", PLAIT_OPTION_TEXT, &g->draft, "none|ngram|mtp",
          .help = "what proposes tokens (none)"},
         {"--spec-tokens", PLAIT_OPTION_INT, &g->spec_tokens, "K", NULL, 1, 16,
          .help = "drafts in each step (3)"},
@@ -111,11 +111,9 @@ static int check_options(const plait_generate *g)
         return usage_error("--model is missing; it names a checkpoint's directory");
     if (!g->prompt == !g->prompt_file)
         return usage_error("exactly one of --prompt and --prompt-file is wanted");
-    if (!strcmp(g->draft, "ngram"))
-        return usage_error("--draft ngram is not in this release step; it takes none|mtp");
-    if (strcmp(g->draft, "none") && strcmp(g->draft, "mtp"))
+    if (strcmp(g->draft, "none") && strcmp(g->draft, "mtp") && strcmp(g->draft, "ngram"))
         return usage_error("--draft DIR (an EAGLE-3 head) is not in this release step; --draft "
-                           "takes none|mtp");
+                           "takes none|ngram|mtp");
     return 0;
 }
 
@@ -131,7 +129,9 @@ static plait_status engine_options(const plait_generate *g, plait_engine_options
     o->page_size = g->page_size;
     o->kv_cache_bytes = g->kv_cache;
     o->threads = g->threads;
-    o->draft = strcmp(g->draft, "mtp") ? PLAIT_DRAFT_NONE : PLAIT_DRAFT_MTP;
+    o->draft = !strcmp(g->draft, "mtp")     ? PLAIT_DRAFT_MTP
+               : !strcmp(g->draft, "ngram") ? PLAIT_DRAFT_NGRAM
+                                            : PLAIT_DRAFT_NONE;
     o->spec_tokens = g->spec_tokens;
     o->draft_kv_replicated = !strcmp(g->draft_kv, "replicated");
     if (strcmp(g->exchange, "auto"))

@@ -37,8 +37,9 @@ typedef struct plait_engine plait_engine;
 
 typedef enum plait_draft_kind {
     PLAIT_DRAFT_NONE = 0,
-    PLAIT_DRAFT_MTP = 1,   /* the checkpoint's multi-token-prediction layer */
-    PLAIT_DRAFT_ORACLE = 2 /* for tests: the target itself, decoded ahead and rolled back */
+    PLAIT_DRAFT_MTP = 1,    /* the checkpoint's multi-token-prediction layer */
+    PLAIT_DRAFT_ORACLE = 2, /* for tests: the target itself, decoded ahead and rolled back */
+    PLAIT_DRAFT_NGRAM = 3   /* what followed where the last tokens stood before: no weights */
 } plait_draft_kind;
 
 #define PLAIT_KV_DTYPE_AUTO (-1) /* the compute dtype */

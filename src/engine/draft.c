@@ -10,6 +10,7 @@
 static const plait_drafter *const drafters[] = {
     [PLAIT_DRAFT_MTP] = &plait_drafter_mtp,
     [PLAIT_DRAFT_ORACLE] = &plait_drafter_oracle,
+    [PLAIT_DRAFT_NGRAM] = &plait_drafter_ngram,
 };
 
 const plait_drafter *plait_drafter_of(plait_draft_kind kind)

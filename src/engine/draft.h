@@ -18,6 +18,11 @@ typedef struct plait_drafter {
     const char *name;
     int32_t has_kv; /* 1: it has a KV group of its own, session->draft */
 
+    /* Makes and frees session->drafter_data. close also follows an open that failed. May be NULL.
+     */
+    plait_status (*open)(struct plait_session *session);
+    void (*close)(struct plait_session *session);
+
     /* After a target pass: takes the rows that tables, starts, counts and is_prompt name, with the
        target's states (from row `row` of each sequence on). They stand, and belong to sequences
        that may draft. Row i needs token i + 1 to be known. NULL: it takes none. */
@@ -56,6 +61,6 @@ int32_t plait_draft_last_token(const struct plait_sequence *sequence);
 /* Row `row` of the pass's result becomes the state of sequence `place`. */
 void plait_draft_keep_state(struct plait_session *session, int32_t place, int32_t row);
 
-extern const plait_drafter plait_drafter_mtp, plait_drafter_oracle;
+extern const plait_drafter plait_drafter_mtp, plait_drafter_oracle, plait_drafter_ngram;
 
 #endif

@@ -36,14 +36,17 @@ plait_status plait_session_open(plait_session *s)
         q->state = malloc(hidden * sizeof *q->state);
         ok = q->ids && q->state;
     }
-    if (ok)
-        return PLAIT_OK;
-    plait_session_close(s);
-    return plait_fail(PLAIT_E_NOMEM, "no memory for a session");
+    if (!ok) {
+        plait_session_close(s);
+        return plait_fail(PLAIT_E_NOMEM, "no memory for a session");
+    }
+    return s->drafter && s->drafter->open ? s->drafter->open(s) : PLAIT_OK;
 }
 
 void plait_session_close(plait_session *s)
 {
+    if (s->drafter && s->drafter->close)
+        s->drafter->close(s);
     void *const all[] = {s->ids,       s->chosen, s->tables,    s->counts,      s->starts,
                          s->is_prompt, s->states, s->text.text, s->text.scratch};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)

@@ -44,6 +44,7 @@ typedef struct plait_sequence {
     double start_s, first_s, last_s;
     plait_reader reader;  /* of the new tokens */
     int64_t num_streamed; /* of the final ones */
+    int64_t num_indexed;  /* tokens whose pairs the n-gram index has */
 } plait_sequence;
 
 /* Where rank 0 puts text and tokens as they become final, and results of what is done. */
@@ -58,6 +59,7 @@ typedef struct plait_session {
     plait_pass *pass;
     plait_kv_group *target, *draft; /* draft NULL: no draft layer */
     const plait_drafter *drafter;   /* NULL: none */
+    void *drafter_data;             /* its own */
     int32_t spec_tokens;
     int32_t max_rows; /* of a step, at most the pass's */
     const int32_t *eos_ids;

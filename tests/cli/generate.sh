@@ -74,6 +74,30 @@ generate --max-new-tokens 1 --json >"$work/json" &&
     grep -q '"decode_tokens_per_s": null, "steps": 0, "accepted_per_step": null' "$work/json"
 result one_token_json $? "$(cat "$work/json")"
 
+# Look-up drafts on a prompt that repeats code: at least 1.5 tokens gained in each step.
+cat >"$work/code" <<'CODE'
+def read_first(path):
+    with open(path) as file:
+        data = file.read()
+    return data.split("\n")[0]
+
+def read_second(path):
+    with open(path) as file:
+        data = file.read()
+    return data.split("\n")[1]
+
+def read_third(path):
+    with open(path) as file:
+        data = file.read()
+    return data.split("\n")[2]
+
+def read_fourth(path):
+CODE
+"$plait" generate --model $model --prompt-file "$work/code" --max-new-tokens 96 --dtype f32 \
+    --ignore-eos --draft ngram --spec-tokens 6 --json >"$work/json"
+awk -v a="$(number accepted_per_step "$work/json")" 'BEGIN { exit !(a >= 1.5) }'
+result ngram_on_repeated_code $? "accepted_per_step: $(number accepted_per_step "$work/json")"
+
 # ---- bad input --------------------------------------------------------------------------------
 refuse no_model 2 "--model is missing" generate --prompt x
 refuse no_prompt 2 "exactly one of --prompt" generate --model $model

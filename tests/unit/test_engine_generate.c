@@ -4,20 +4,22 @@
 
 #include "folder.h"
 
-/* Pairwise over D {1,2,3,4} x I {1,3,16} x draft {none, mtp K 1..4, oracle}. */
+/* Pairwise over D {1,2,3,4} x I {1,3,16} x draft {none, mtp K 1..4, oracle}, some n-grams. */
 static const matrix_setting pairwise[] = {
-    {1, 16, PLAIT_DRAFT_NONE, 0, 0, 0}, {1, 1, PLAIT_DRAFT_MTP, 1, 0, 0},
-    {1, 3, PLAIT_DRAFT_MTP, 2, 0, 0},   {1, 16, PLAIT_DRAFT_MTP, 3, 0, 0},
-    {1, 1, PLAIT_DRAFT_MTP, 4, 0, 0},   {1, 3, PLAIT_DRAFT_ORACLE, 3, 0, 0},
-    {2, 1, PLAIT_DRAFT_NONE, 0, 0, 0},  {2, 16, PLAIT_DRAFT_MTP, 1, 0, 0},
-    {2, 1, PLAIT_DRAFT_MTP, 2, 0, 0},   {2, 3, PLAIT_DRAFT_MTP, 3, 0, 1},
-    {2, 3, PLAIT_DRAFT_MTP, 4, 0, 0},   {2, 16, PLAIT_DRAFT_ORACLE, 3, 0, 0},
-    {3, 3, PLAIT_DRAFT_NONE, 0, 0, 0},  {3, 3, PLAIT_DRAFT_MTP, 1, 0, 0},
-    {3, 16, PLAIT_DRAFT_MTP, 2, 0, 1},  {3, 3, PLAIT_DRAFT_MTP, 3, 1, 0},
-    {3, 1, PLAIT_DRAFT_MTP, 4, 0, 0},   {3, 3, PLAIT_DRAFT_ORACLE, 4, 0, 0},
-    {4, 3, PLAIT_DRAFT_NONE, 0, 0, 1},  {4, 1, PLAIT_DRAFT_MTP, 1, 0, 0},
-    {4, 1, PLAIT_DRAFT_MTP, 2, 0, 0},   {4, 1, PLAIT_DRAFT_MTP, 3, 0, 0},
-    {4, 16, PLAIT_DRAFT_MTP, 4, 1, 0},  {4, 1, PLAIT_DRAFT_ORACLE, 1, 0, 0},
+    {1, 16, PLAIT_DRAFT_NONE, 0, 0, 0},  {1, 1, PLAIT_DRAFT_MTP, 1, 0, 0},
+    {1, 3, PLAIT_DRAFT_MTP, 2, 0, 0},    {1, 16, PLAIT_DRAFT_MTP, 3, 0, 0},
+    {1, 1, PLAIT_DRAFT_MTP, 4, 0, 0},    {1, 3, PLAIT_DRAFT_ORACLE, 3, 0, 0},
+    {2, 1, PLAIT_DRAFT_NONE, 0, 0, 0},   {2, 16, PLAIT_DRAFT_MTP, 1, 0, 0},
+    {2, 1, PLAIT_DRAFT_MTP, 2, 0, 0},    {2, 3, PLAIT_DRAFT_MTP, 3, 0, 1},
+    {2, 3, PLAIT_DRAFT_MTP, 4, 0, 0},    {2, 16, PLAIT_DRAFT_ORACLE, 3, 0, 0},
+    {3, 3, PLAIT_DRAFT_NONE, 0, 0, 0},   {3, 3, PLAIT_DRAFT_MTP, 1, 0, 0},
+    {3, 16, PLAIT_DRAFT_MTP, 2, 0, 1},   {3, 3, PLAIT_DRAFT_MTP, 3, 1, 0},
+    {3, 1, PLAIT_DRAFT_MTP, 4, 0, 0},    {3, 3, PLAIT_DRAFT_ORACLE, 4, 0, 0},
+    {4, 3, PLAIT_DRAFT_NONE, 0, 0, 1},   {4, 1, PLAIT_DRAFT_MTP, 1, 0, 0},
+    {4, 1, PLAIT_DRAFT_MTP, 2, 0, 0},    {4, 1, PLAIT_DRAFT_MTP, 3, 0, 0},
+    {4, 16, PLAIT_DRAFT_MTP, 4, 1, 0},   {4, 1, PLAIT_DRAFT_ORACLE, 1, 0, 0},
+    {1, 3, PLAIT_DRAFT_NGRAM, 4, 0, 0},  {2, 1, PLAIT_DRAFT_NGRAM, 3, 0, 0},
+    {3, 16, PLAIT_DRAFT_NGRAM, 2, 0, 1}, {4, 3, PLAIT_DRAFT_NGRAM, 1, 0, 0},
 };
 
 static void settings_give_the_tokens_of_plain_decoding_f32(void **state)
@@ -267,7 +269,7 @@ static void drafts_stop_at_the_model_length_case36(void **state)
 {
     (void)state;
     int32_t plain[8];
-    for (int32_t draft = 0; draft <= PLAIT_DRAFT_ORACLE; draft++) {
+    for (int32_t draft = 0; draft <= PLAIT_DRAFT_NGRAM; draft++) {
         plait_engine_options o = PLAIT_ENGINE_OPTIONS_INIT;
         o.dtype = PLAIT_F32;
         o.dcp = 2;

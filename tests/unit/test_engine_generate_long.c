@@ -9,13 +9,14 @@ static void all_settings(plait_dtype dtype)
     matrix_open(&m, dtype, 20, 128);
     for (int32_t d = 1; d <= 4; d++) {
         for (int32_t i = 0; i < 3; i++) {
-            for (int32_t k = 0; k <= 5; k++) {
+            for (int32_t k = 0; k <= 6; k++) {
                 const matrix_setting s = {d,
                                           interleaves[i],
                                           k == 0   ? PLAIT_DRAFT_NONE
                                           : k == 5 ? PLAIT_DRAFT_ORACLE
+                                          : k == 6 ? PLAIT_DRAFT_NGRAM
                                                    : PLAIT_DRAFT_MTP,
-                                          k == 5 ? 3 : k,
+                                          k >= 5 ? 3 : k,
                                           0,
                                           0};
                 matrix_check(&m, &s);
