@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include <plait/log.h>
 #include <plait/version.h>
 
 #include "tools/tools.h"
@@ -35,8 +36,17 @@ int plait_tool_fail(const char *command, plait_status status)
     return status == PLAIT_E_ARG ? PLAIT_EXIT_USAGE : PLAIT_EXIT_FAILED;
 }
 
+/* Notices and warnings go to standard error, where they do not mix with results. */
+static void print_message(void *user, plait_log_level level, const char *text)
+{
+    (void)user;
+    (void)level;
+    fprintf(stderr, "plait: %s\n", text);
+}
+
 int main(int argc, char **argv)
 {
+    plait_log_set_sink(print_message, NULL, PLAIT_LOG_NOTICE);
     if (argc < 2) {
         usage(stderr);
         return PLAIT_EXIT_USAGE;

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/log.h"
 #include "core/status.h"
 #include "engine/engine_ranks.h"
 
@@ -263,6 +264,11 @@ static plait_status open_engine(plait_engine *e)
     e->num_local = o->comm ? 1 : o->tp;
     const int32_t threads = o->threads ? o->threads : plait_threads_default(1);
     e->threads_per_rank = threads / o->tp > 0 ? threads / o->tp : 1;
+    const int32_t useful = plait_threads_default(1);
+    if (!o->comm && o->threads > useful && o->threads > o->tp)
+        plait_notice("%d threads were asked for and %d can run at once here: more only wait for "
+                     "each other",
+                     o->threads, useful);
     plait_status status = open_files(e);
     if (status == PLAIT_OK)
         status = layout_ranks(e);
