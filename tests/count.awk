@@ -14,7 +14,8 @@
     }
     if (text ~ /^(not )?ok .*# SKIP/ || text ~ /^skip /) {
         skipped[id]++
-        report[id] = report[id] "    " text (text ~ /^skip / ? "" : " - " last[id]) "\n"
+        why = reason[id] == "" ? "it gives no reason" : reason[id]
+        report[id] = report[id] "    " text (text ~ /^skip / ? "" : " - " why) "\n"
     } else if (text ~ /^not ok /) {
         failed[id]++
         report[id] = report[id] "    " text "\n"
@@ -26,12 +27,16 @@
         failed[id] += n[3]
         skipped[id] += n[4]
     } else {
+        # cmocka prints what a test said before its line.
+        reason[id] = text
         tail[id] = substr(tail[id] "    " text "\n", length(tail[id]) > 6000 ? 2000 : 1)
     }
     if (text ~ /^# /) {
         report[id] = report[id] "    " text "\n"
     }
-    last[id] = text
+    if (text ~ /^(not )?ok /) {
+        reason[id] = ""
+    }
     next
 }
 

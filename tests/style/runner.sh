@@ -48,3 +48,19 @@ expect success_that_counts_nothing "0 1 0" <<'EOF'
 1/1 Test  #1: x ..........................   Passed    0.01 sec
 EOF
 expect nothing_ran "0 0 0" </dev/null
+
+# A skip is shown with what the test said before it, or with the word that it said nothing.
+shown=$(awk -f tests/count.awk <<'EOF' | grep SKIP
+3: ok 1 - a
+3: not ok 2 # SKIP b
+3: no AMX here
+3: not ok 3 # SKIP c
+1/1 Test  #3: test_x ........................   Passed    0.01 sec
+EOF
+)
+if [ "$shown" = "    not ok 2 # SKIP b - it gives no reason
+    not ok 3 # SKIP c - no AMX here" ]; then
+    echo "ok runner_reason_of_a_skip"
+else
+    echo "not ok runner_reason_of_a_skip - $shown"
+fi
