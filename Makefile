@@ -6,11 +6,13 @@ CMAKE_FLAGS ?=
 FUZZ_SECONDS ?= 600
 C_FILES = $(shell git ls-files '*.c' '*.h')
 
+# CMAKE_FLAGS given later are applied to the directory that is there.
 all: $(BUILD)/build.ninja
+	$(if $(CMAKE_FLAGS),cmake -B $(BUILD) $(CMAKE_FLAGS))
 	cmake --build $(BUILD)
 
 $(BUILD)/build.ninja:
-	cmake -G Ninja -B $(BUILD) -DPLAIT_WERROR=ON $(CMAKE_FLAGS)
+	cmake -G Ninja -B $(BUILD) -DPLAIT_WERROR=ON
 
 setup:
 	tools/setup
