@@ -27,6 +27,7 @@
 typedef struct plait_generate {
     const char *model, *prompt, *prompt_file;
     const char *draft, *draft_kv, *comm, *exchange, *dtype, *kv_dtype, *kernel, *cpu_mask;
+    const char *prefix_cache;
     int32_t max_new_tokens, spec_tokens, tp, dcp, interleave, page_size, threads;
     int64_t kv_cache;
     double comm_timeout;
@@ -73,6 +74,8 @@ static plait_options_result read_options(plait_generate *g, int argc, char **arg
          .help = "tokens in a page of the cache (64)"},
         {"--kv-cache", PLAIT_OPTION_BYTES, &g->kv_cache, "SIZE", NULL, 1, 1e15,
          .help = "most bytes of cache on a rank (as needed)"},
+        {"--prefix-cache", PLAIT_OPTION_CHOICE, &g->prefix_cache, "on|off",
+         .help = "keep KV for prompts that begin alike (on)"},
         {"--threads", PLAIT_OPTION_INT, &g->threads, "N", NULL, 1, 4096,
          .help = "of all ranks together (what the machine allows)"},
         {"--kernel", PLAIT_OPTION_TEXT, &g->kernel, "PATTERN",
@@ -128,6 +131,7 @@ static plait_status engine_options(const plait_generate *g, plait_engine_options
         o->kv_dtype = strcmp(g->kv_dtype, "f32") ? PLAIT_BF16 : PLAIT_F32;
     o->page_size = g->page_size;
     o->kv_cache_bytes = g->kv_cache;
+    o->prefix_cache = !strcmp(g->prefix_cache, "on");
     o->threads = g->threads;
     o->draft = !strcmp(g->draft, "mtp")     ? PLAIT_DRAFT_MTP
                : !strcmp(g->draft, "ngram") ? PLAIT_DRAFT_NGRAM
@@ -263,6 +267,7 @@ static void print_json(const plait_generate *g, const plait_figures *f)
     plait_emit_close(&j, ']');
     key_text(&j, "finish_reason", plait_finish_name(f->r->finish));
     key_int(&j, "prompt_tokens", f->r->num_prompt);
+    key_int(&j, "cached_tokens", f->r->num_cached);
     key_int(&j, "new_tokens", f->r->num_new);
     key_number(&j, "prefill_tokens_per_s", f->prefill_per_s);
     key_number(&j, "decode_tokens_per_s", f->decode_per_s);
@@ -368,6 +373,7 @@ int plait_cmd_generate(int argc, char **argv)
                         .exchange = "auto",
                         .dtype = "bf16",
                         .kv_dtype = "auto",
+                        .prefix_cache = "on",
                         .max_new_tokens = 128,
                         .spec_tokens = 3,
                         .dcp = 1,

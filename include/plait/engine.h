@@ -27,6 +27,7 @@
 #include <plait/comm.h>
 #include <plait/cpu.h>
 #include <plait/dtype.h>
+#include <plait/memory.h>
 #include <plait/status.h>
 
 #ifdef __cplusplus
@@ -53,7 +54,7 @@ typedef struct plait_engine_options {
     plait_dtype dtype;      /* PLAIT_F32 or PLAIT_BF16: weights and GEMM inputs */
     int32_t kv_dtype;       /* a plait_dtype (f32 or bf16) or PLAIT_KV_DTYPE_AUTO */
     int32_t page_size;      /* P, tokens of one page on one rank */
-    int64_t kv_cache_bytes; /* limit per rank, drafts included; 0: as much as requests need */
+    int64_t kv_cache_bytes; /* of pages per rank, drafts included; 0: what the largest call needs */
     int32_t threads;        /* of all ranks together, at least W are used; 0: by affinity, quota */
     plait_draft_kind draft;
     int32_t spec_tokens;         /* K, drafts per step, 1..16 */
@@ -64,11 +65,13 @@ typedef struct plait_engine_options {
     plait_cpu_features cpu_mask; /* features that kernels may use */
     const char *kernel;          /* pattern of attention kernels to choose from; NULL: all */
     plait_comm *comm;            /* one rank for each handle, see below; NULL: threads */
+    int32_t prefix_cache; /* 1: KV of prompts and outputs stays for requests that begin alike */
+    const plait_allocator *allocator; /* of caches and step buffers, kept until close; NULL: libc */
 } plait_engine_options;
 #define PLAIT_ENGINE_OPTIONS_INIT                                                                  \
     {                                                                                              \
         sizeof(plait_engine_options), NULL, 0, 1, 1, PLAIT_BF16, PLAIT_KV_DTYPE_AUTO, 64, 0, 0,    \
-            PLAIT_DRAFT_NONE, 3, 0, 0, 30.0, PLAIT_CPU_ALL, NULL, NULL                             \
+            PLAIT_DRAFT_NONE, 3, 0, 0, 30.0, PLAIT_CPU_ALL, NULL, NULL, 1, NULL                    \
     }
 
 /*
@@ -133,7 +136,8 @@ typedef struct plait_result {
     int32_t *ids; /* the new tokens */
     int32_t num_new;
     int64_t num_prompt;
-    char *text; /* ends with a 0 that text_bytes does not count */
+    int64_t num_cached; /* tokens of the prompt whose KV was in the prefix cache */
+    char *text;         /* ends with a 0 that text_bytes does not count */
     size_t text_bytes;
     plait_finish finish;
     int64_t steps; /* target passes after the prefill that this request was in */

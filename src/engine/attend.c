@@ -94,7 +94,7 @@ static plait_status gather_tables(plait_attend *a, const plait_kv_group *g, int3
         a->table_stride = (int32_t)g->table_len;
     }
     for (int32_t s = 0; s < num_seqs; s++) {
-        a->table_len[s] = g->used[tables[s]];
+        a->table_len[s] = g->requests[tables[s]].used;
         memcpy(a->page_table + (int64_t)s * a->table_stride, g->tables + tables[s] * g->table_len,
                (size_t)a->table_len[s] * sizeof *a->page_table);
     }

@@ -118,6 +118,8 @@ static void set_group(const plait_rank *r, int32_t d, int32_t layers, plait_kv_g
     g->width = e->config.kv_lora_rank + e->config.qk_rope_dim;
     g->page_size = e->options.page_size;
     g->dtype = (plait_dtype)e->options.kv_dtype;
+    g->caching = e->options.prefix_cache;
+    g->allocator = e->options.allocator;
 }
 
 static plait_status open_attention(plait_rank *r, const plait_executor *executor)
@@ -148,6 +150,7 @@ static plait_status open_attention(plait_rank *r, const plait_executor *executor
     if (!r->session.drafter || !r->session.drafter->has_kv)
         return PLAIT_OK;
     set_group(r, o->draft_kv_replicated ? 1 : o->dcp, 1, &r->draft);
+    r->draft.ahead = 1;
     return plait_attend_open_plan(&r->attend, &r->draft);
 }
 

@@ -40,6 +40,7 @@ static int32_t list_terms(const plait_engine_options *o, struct term *terms)
         {"page_size", o->page_size},
         {"kv_cache_bytes", o->kv_cache_bytes},
         {"threads", o->threads},
+        {"prefix_cache", o->prefix_cache},
         {"draft", (int64_t)o->draft},
         {"spec_tokens", o->spec_tokens},
         {"draft_kv_replicated", o->draft_kv_replicated},

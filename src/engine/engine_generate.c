@@ -61,10 +61,10 @@ static int64_t page_bytes(const plait_rank *r, int64_t target, int64_t draft)
            (draft ? draft * plait_kv_page_bytes(&r->draft) : 0);
 }
 
-/* The longest sequence whose pages take at most `bytes`. */
-static int64_t longest_fit(const plait_engine *e, int64_t bytes)
+/* The longest sequence up to `high` tokens whose pages take at most `bytes`. */
+static int64_t longest_fit(const plait_engine *e, int64_t bytes, int64_t high)
 {
-    int64_t low = 0, high = e->config.max_position, target, draft;
+    int64_t low = 0, target, draft;
     while (low < high) {
         const int64_t middle = low + (high - low + 1) / 2;
         count_pages(&e->ranks[0], middle - 1, &target, &draft);
@@ -78,7 +78,8 @@ static int64_t longest_fit(const plait_engine *e, int64_t bytes)
 
 static plait_status refuse_bytes(const plait_engine *e, int32_t index, int64_t bytes)
 {
-    const int64_t available = e->options.kv_cache_bytes, longest = longest_fit(e, available);
+    const int64_t available = e->options.kv_cache_bytes;
+    const int64_t longest = longest_fit(e, available, e->config.max_position);
     /* One token needs no page, but the shortest request has one of prompt and a new one. */
     if (longest < 2)
         return plait_fail(PLAIT_E_NOMEM,
@@ -118,31 +119,25 @@ static int longest_first(const void *a, const void *b)
     return (x < y) - (x > y);
 }
 
-/* Pages for the longest requests that can run at one time, or as many of them as the cache may
-   take. The longest request alone always fits. */
+/* Pages for the longest requests that can run at one time; or the pages of the longest sequence
+   that the cache may take, however long, so that whatever fits by itself fits in both groups. */
 static void plan_pages(const plait_engine *e, struct call *call, int64_t *limits)
 {
     const plait_rank *r = &e->ranks[0];
-    const int64_t available = e->options.kv_cache_bytes;
-    int64_t target, draft, more_target = 0, more_draft = 0;
+    int64_t target, draft;
+    if (e->options.kv_cache_bytes) {
+        count_pages(r, longest_fit(e, e->options.kv_cache_bytes, INT32_MAX) - 1,
+                    &call->target_pages, &call->draft_pages);
+        return;
+    }
     for (int32_t i = 0; i < call->num; i++)
         limits[i] = call->jobs[i].limit;
     qsort(limits, (size_t)call->num, sizeof *limits, longest_first);
-    count_pages(r, limits[0] - 1, &call->target_pages, &call->draft_pages);
-    for (int32_t i = 1; i < call->num && i < PLAIT_SESSION_BATCH; i++) {
+    for (int32_t i = 0; i < call->num && i < PLAIT_SESSION_BATCH; i++) {
         count_pages(r, limits[i] - 1, &target, &draft);
-        more_target += target;
-        more_draft += draft;
+        call->target_pages += target;
+        call->draft_pages += draft;
     }
-    const int64_t bytes = page_bytes(r, more_target, more_draft);
-    const int64_t left = available - page_bytes(r, call->target_pages, call->draft_pages);
-    if (available && bytes > left) {
-        const double part = (double)left / (double)bytes;
-        more_target = (int64_t)(part * (double)more_target);
-        more_draft = (int64_t)(part * (double)more_draft);
-    }
-    call->target_pages += more_target;
-    call->draft_pages += more_draft;
 }
 
 static plait_status plan_requests(const plait_engine *e, const plait_request *requests,
@@ -231,6 +226,13 @@ static plait_status open_generation(const plait_engine *e, struct call *call)
     return PLAIT_OK;
 }
 
+/* Whatever a failed call left. Its engine runs nothing more. */
+static void leave_tables(plait_kv_group *g)
+{
+    for (int32_t i = 0; i < g->num_tables; i++)
+        plait_kv_leave(g, i);
+}
+
 static void close_call(plait_engine *e, struct call *call)
 {
     for (int32_t i = 0; call->jobs && i < call->num; i++) {
@@ -239,8 +241,8 @@ static void close_call(plait_engine *e, struct call *call)
     }
     free(call->jobs);
     for (int32_t r = 0; r < e->num_local; r++) {
-        plait_kv_release(&e->ranks[r].target);
-        plait_kv_release(&e->ranks[r].draft);
+        leave_tables(&e->ranks[r].target);
+        leave_tables(&e->ranks[r].draft);
     }
 }
 

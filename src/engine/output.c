@@ -13,6 +13,7 @@ static plait_status fill_result(const plait_output *o, const plait_sequence *q, 
     out->finish = q->stopped || q->cut ? PLAIT_FINISH_STOP
                   : q->cancelled       ? PLAIT_FINISH_CANCELLED
                                        : PLAIT_FINISH_LENGTH;
+    out->num_cached = q->num_reused > 0 ? q->num_reused : 0;
     out->steps = q->steps;
     out->num_drafted = q->num_drafted;
     out->num_accepted = q->num_accepted;

@@ -33,6 +33,7 @@ typedef struct plait_sequence {
     int32_t *ids;  /* [max_position]: prompt, then new tokens */
     int64_t num_prompt, num_known, limit;
     int64_t num_cached; /* tokens in the target's cache; below num_prompt: prefill goes on */
+    int64_t num_reused; /* of the prompt, found in the prefix cache; -1: not looked up */
     int32_t finished, cancelled;
     int32_t stopped; /* by its last token, which has no text */
     int32_t cut;     /* by a stop text */
@@ -121,8 +122,11 @@ plait_status plait_session_step(plait_session *session, int32_t num_decode, cons
 /* Ends a sequence that has all its tokens: what was held back of its text is final. */
 plait_status plait_session_finish(plait_session *session, plait_sequence *sequence);
 
-/* Tells of what a sequence gained; frees its place if it is finished. */
+/* Tells of what a sequence gained. */
 plait_status plait_session_settle(plait_session *session, int32_t place);
+
+/* Frees the place of a finished sequence; its pages go back. */
+void plait_session_leave(plait_session *session, int32_t place);
 
 /* ---- output.c -------------------------------------------------------------------------------- */
 

@@ -28,17 +28,6 @@ static int is_prefilling(const plait_sequence *q)
 
 /* ---- admission ------------------------------------------------------------------------------- */
 
-/* Whether `group` has the pages of `length` more tokens beside those promised to all places. */
-static int has_room(const plait_session *s, const plait_kv_group *group, int64_t length)
-{
-    int64_t pages = plait_shard_pages(group->shard, length, group->page_size);
-    for (int32_t i = 0; i < PLAIT_SESSION_BATCH; i++) {
-        if (s->sequences[i].request)
-            pages += plait_shard_pages(group->shard, s->sequences[i].limit - 1, group->page_size);
-    }
-    return pages <= group->num_pages;
-}
-
 static void start(plait_session *s, plait_sequence *q, const plait_job *job)
 {
     int32_t *ids = q->ids;
@@ -51,6 +40,7 @@ static void start(plait_session *s, plait_sequence *q, const plait_job *job)
     q->index = (int32_t)(job - s->jobs);
     q->num_prompt = q->num_known = job->num_prompt;
     q->limit = job->limit;
+    q->num_reused = -1;
     q->start_s = now_s();
     memcpy(ids, job->prompt, (size_t)job->num_prompt * sizeof *ids);
 }
@@ -62,9 +52,12 @@ static void admit(plait_session *s)
         if (s->sequences[i].request)
             continue;
         /* The last token is never cached. */
-        if (!has_room(s, s->target, job->limit - 1) ||
-            (s->draft && !has_room(s, s->draft, job->limit - 1)))
+        if (!plait_kv_fits(s->target, job->limit - 1) ||
+            (s->draft && !plait_kv_fits(s->draft, job->limit - 1)))
             break;
+        plait_kv_promise(s->target, i, job->limit - 1);
+        if (s->draft)
+            plait_kv_promise(s->draft, i, job->limit - 1);
         start(s, &s->sequences[i], job);
         s->next_job++;
     }
@@ -106,11 +99,22 @@ static int32_t next_prefill(const plait_session *s, int32_t after)
     return best;
 }
 
-static int32_t list_prefills(const plait_session *s, int32_t rows, int32_t *list, int32_t *chunk)
+/* Looks a prompt up in the prefix cache when it is about to be read: by then, those before it may
+   have left their prefixes. */
+static void look_up(plait_session *s, int32_t place)
+{
+    plait_sequence *q = &s->sequences[place];
+    if (q->num_reused < 0)
+        q->num_reused =
+            plait_kv_reuse(s->target, s->draft, place, q->ids, q->num_prompt, &q->num_cached);
+}
+
+static int32_t list_prefills(plait_session *s, int32_t rows, int32_t *list, int32_t *chunk)
 {
     int32_t num = 0;
     for (int32_t i = next_prefill(s, -1); i >= 0 && rows > 0;
          i = next_prefill(s, s->sequences[i].index)) {
+        look_up(s, i);
         const int64_t rest = s->sequences[i].num_prompt - s->sequences[i].num_cached;
         list[num] = i;
         chunk[num] = rest < rows ? (int32_t)rest : rows;
@@ -148,6 +152,7 @@ static plait_status cancel(plait_session *s)
         s->text.bytes = 0;
         PLAIT_TRY(plait_session_finish(s, q));
         PLAIT_TRY(plait_session_settle(s, i));
+        plait_session_leave(s, i);
     }
     return PLAIT_OK;
 }

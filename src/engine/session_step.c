@@ -150,6 +150,7 @@ static plait_status accept(plait_session *s, int32_t i, const int32_t *chosen)
         PLAIT_TRY(take_tokens(s, q, chosen, 1, &kept));
         q->first_s = q->last_s;
     }
+    plait_kv_commit(s->target, place, q->ids, s->starts[i], q->num_cached);
     /* Pages of rejected rows go back; what they held is written anew. */
     return plait_kv_resize(s->target, place, q->num_cached);
 }
@@ -168,29 +169,54 @@ plait_status plait_session_settle(plait_session *s, int32_t place)
     int32_t give_up = 0;
     if (s->output)
         PLAIT_TRY(plait_output_tell(s->output, q, &s->text, &give_up));
-    if (!q->finished) {
+    if (!q->finished)
         s->cancelled |= (uint32_t)give_up << place;
-        return PLAIT_OK;
-    }
-    q->request = NULL;
-    PLAIT_TRY(plait_kv_resize(s->target, place, 0));
-    return s->draft ? plait_kv_resize(s->draft, place, 0) : PLAIT_OK;
+    return PLAIT_OK;
 }
 
-/* Gives the draft layer the rows that stand, of sequences that go on and have room for drafts. */
+void plait_session_leave(plait_session *s, int32_t place)
+{
+    s->sequences[place].request = NULL;
+    plait_kv_leave(s->target, place);
+    if (s->draft)
+        plait_kv_leave(s->draft, place);
+}
+
+/* Whether the draft layer needs a sequence's rows: for drafts to come, or to complete a unit of the
+   prefix cache. */
+static int needs_rows(const plait_session *s, int32_t place)
+{
+    const plait_sequence *q = &s->sequences[place];
+    return (!q->finished && plait_session_room(s, q) > 0) ||
+           (s->draft &&
+            plait_kv_reaches(s->draft, place, q->finished ? q->num_known - 1 : q->limit - 1));
+}
+
+/* Gives the draft layer the rows that stand and that it needs. */
 static plait_status catch_up(plait_session *s, int32_t num)
 {
     int32_t live = 0;
     for (int32_t i = 0; i < num; i++) {
-        const plait_sequence *q = &s->sequences[s->tables[i]];
-        if (q->finished || plait_session_room(s, q) == 0)
+        if (!needs_rows(s, s->tables[i]))
             continue;
         s->tables[live] = s->tables[i];
         s->starts[live] = s->starts[i];
         s->counts[live] = s->counts[i];
         s->is_prompt[live++] = s->is_prompt[i];
     }
-    return live ? plait_draft_catch_up(s, live) : PLAIT_OK;
+    if (live == 0)
+        return PLAIT_OK;
+    PLAIT_TRY(plait_draft_catch_up(s, live));
+    for (int32_t i = 0; s->draft && i < live; i++)
+        plait_kv_commit(s->draft, s->tables[i], s->sequences[s->tables[i]].ids, s->starts[i],
+                        s->starts[i] + s->counts[i]);
+    return PLAIT_OK;
+}
+
+static void leave_finished(plait_session *s, int32_t place)
+{
+    if (s->sequences[place].finished)
+        plait_session_leave(s, place);
 }
 
 /* ---- the step -------------------------------------------------------------------------------- */
@@ -217,5 +243,10 @@ plait_status plait_session_step(plait_session *s, int32_t num_decode, const int3
         if (count)
             PLAIT_TRY(plait_session_settle(s, s->tables[i]));
     }
-    return catch_up(s, num);
+    PLAIT_TRY(catch_up(s, num));
+    for (int32_t i = 0; i < num_decode; i++)
+        leave_finished(s, decode[i]);
+    for (int32_t i = 0; i < num_prefill; i++)
+        leave_finished(s, prefill[i]);
+    return PLAIT_OK;
 }

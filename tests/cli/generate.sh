@@ -17,7 +17,8 @@ result json_exit $? "exit $?: $(cat "$work/err")"
 result json_is_alone $? "one line on stdout and nothing on stderr were wanted"
 keys=$(sed 's/^{"text": "\(\\.\|[^"\\]\)*"/"text": 0/' "$work/json" |
     sed 's/"notices": \[.*\]}$/"notices": 0/' | grep -o '"[a-z_]*": ' | tr -d '":\n')
-want="text token_ids finish_reason prompt_tokens new_tokens prefill_tokens_per_s decode_tokens_per_s steps \
+want="text token_ids finish_reason prompt_tokens cached_tokens new_tokens prefill_tokens_per_s \
+decode_tokens_per_s steps \
 accepted_per_step draft spec_tokens tp dcp interleave comm kv_bytes_per_rank \
 draft_kv_bytes_per_rank attention_kernel notices "
 [ "$keys" = "$want" ]
