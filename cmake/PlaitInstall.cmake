@@ -20,6 +20,7 @@ write_basic_package_version_file(${PROJECT_BINARY_DIR}/PlaitConfigVersion.cmake
 install(FILES ${PROJECT_BINARY_DIR}/PlaitConfig.cmake
     ${PROJECT_BINARY_DIR}/PlaitConfigVersion.cmake DESTINATION ${package_dir})
 
+list(TRANSFORM private_libs REPLACE "^MPI::MPI_C$" mpi)
 list(TRANSFORM private_libs PREPEND -l OUTPUT_VARIABLE PLAIT_PC_PRIVATE)
 list(FILTER PLAIT_PC_PRIVATE EXCLUDE REGEX "::")
 list(JOIN PLAIT_PC_PRIVATE " " PLAIT_PC_PRIVATE)

@@ -99,6 +99,22 @@ PLAIT_API plait_status plait_comm_threads_open(int32_t n_ranks, double timeout_s
                                                const plait_allocator *allocator, plait_comm **out);
 
 /*
+ * The processes of an MPI communicator, one rank each; collective over them. mpi_comm is the
+ * address of an MPI_Comm, which stays the caller's; NULL: MPI_COMM_WORLD, and MPI is started if it
+ * is not (MPI_THREAD_FUNNELED) and then ends with the last handle. The library and the caller must
+ * be built with the same MPI. Host memory only. Under MPI_THREAD_FUNNELED a handle belongs to the
+ * thread that started MPI.
+ *
+ * Waits spin at most 20 us, then yield, then sleep. plait_comm_close of the last handle waits for
+ * the other processes to close theirs, at most the deadline. After a failure it waits for nobody
+ * and never ends MPI, which could hang: the process should end with exit(). Without
+ * `mpirun --enable-recovery` the launcher may kill the others before they can report.
+ * PLAIT_E_UNSUPPORTED: this library was built without MPI.
+ */
+PLAIT_API plait_status plait_comm_mpi_open(const void *mpi_comm, double timeout_s,
+                                           const plait_allocator *allocator, plait_comm **out);
+
+/*
  * The caller's own communicator. With `checked` 1, every data operation is preceded by a control
  * message, so that ranks which disagree about operation, order or sizes are reported and not hung.
  * On failure ops->close is not called.

@@ -435,3 +435,14 @@ plait_status plait_comm_all_reduce(plait_comm *comm, const char *what, int32_t d
     return finish(comm, kind, &call,
                   comm->ops.all_reduce(comm->ops.user, &call, send, count, recv));
 }
+
+#if !PLAIT_HAVE_MPI
+plait_status plait_comm_mpi_open(const void *mpi_comm, double timeout_s,
+                                 const plait_allocator *allocator, plait_comm **out)
+{
+    (void)mpi_comm, (void)timeout_s, (void)allocator;
+    *out = NULL;
+    return plait_fail(PLAIT_E_UNSUPPORTED, "comm: this library was built without MPI; install it "
+                                           "(tools/setup) and build again with PLAIT_MPI=ON");
+}
+#endif
