@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What the fuzz targets share. A target feeds arbitrary bytes to one reader; the sanitizers watch
- * memory, and CHECK what must hold whatever the bytes are.
+ * memory, and CHECK what must hold whatever the bytes are. An input may take a second of processor
+ * time, no longer.
  */
 #ifndef PLAIT_TESTS_FUZZ_H
 #define PLAIT_TESTS_FUZZ_H
@@ -13,6 +14,7 @@
 #include <string.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+int fuzz_one(const uint8_t *data, size_t size);                       /* the target, 0 */
 size_t LLVMFuzzerMutate(uint8_t *data, size_t size, size_t max_size); /* libFuzzer's own */
 
 #define CHECK(cond)                                                                                \

@@ -37,7 +37,7 @@ size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max_size, unsi
     return fuzz_mutate_json(data, size, max_size, seed);
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+int fuzz_one(const uint8_t *data, size_t size)
 {
     plait_config c;
     if (plait_config_parse((const char *)data, size, "config.json", &c) == PLAIT_OK) {

@@ -207,7 +207,7 @@ static void attend_all(const plait_plan *plan, const plait_plan_options *o, cons
     }
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+int fuzz_one(const uint8_t *data, size_t size)
 {
     fuzz_bytes in = {data, size};
     const plait_plan_options o = take_options(&in);

@@ -64,7 +64,7 @@ static void check_decoding(const int32_t *ids, size_t n, bool skip_special, cons
     free(out);
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+int fuzz_one(const uint8_t *data, size_t size)
 {
     if (!tokenizer) {
         CHECK(plait_tokenizer_open(PLAIT_SOURCE_DIR "/models/tiny", &tokenizer) == PLAIT_OK);

@@ -27,7 +27,7 @@ size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max_size, unsi
     return fuzz_mutate_json(data, size, max_size, seed);
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+int fuzz_one(const uint8_t *data, size_t size)
 {
     static const char *const texts[] = {
         "", "a", "Hello, world! 12345\r\n\n  x", "<s>\xc3\xa9\xe6\x97\xa5\xf0\x9f\x99\x82</s>",

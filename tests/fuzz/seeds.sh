@@ -43,5 +43,11 @@ text)
     printf '\000<|begin_of_sentence|>x<|end_of_sentence|>' >"$out/special"
     printf '\001\013\000\377\001\040\003\377\377' >"$out/ids"
     ;;
+jsonl)
+    printf '{"prompt": "a \\u00e9\\n", "max_new_tokens": 3, "stop": ["x", "END"]}\n' >"$out/one"
+    printf '\n{"prompt":"b","temperature":0.5,"top_k":40,"top_p":0.9,"seed":7,"stop":"y"}\n' \
+        >"$out/two"
+    cat "$out/one" "$out/two" >"$out/both"
+    ;;
 *) printf '\000' >"$out/empty" ;;
 esac
