@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * plait generate: text from a checkpoint. The text streams to stdout and a
- * summary follows; with
- * --json one object is all that stdout gets. Progress goes to stderr, on a
- * terminal only.
+ * plait generate: text from a checkpoint. The text streams to stdout and a summary follows; with
+ * --json one object is all that stdout gets, with --prompts one object for each line of the file.
  */
 #include <limits.h>
 #include <stdio.h>
@@ -16,28 +14,14 @@
 #include <plait/engine.h>
 #include <plait/log.h>
 
-#include "tools/json.h"
-#include "tools/options.h"
+#include "tools/generate.h"
 #include "tools/tools.h"
 
 #if PLAIT_HAVE_ENGINE
 
 #define PROMPT_FILE_MOST ((size_t)64 << 20)
 
-typedef struct plait_generate {
-    const char *model, *prompt, *prompt_file;
-    const char *draft, *draft_kv, *comm, *exchange, *dtype, *kv_dtype, *kernel, *cpu_mask;
-    const char *prefix_cache;
-    int32_t max_new_tokens, spec_tokens, tp, dcp, interleave, page_size, threads;
-    int64_t kv_cache;
-    double comm_timeout;
-    int ignore_eos, json;
-    plait_option_list stop;
-} plait_generate;
-
-/* ---- options
- * ------------------------------------------------------------------------------
- */
+/* ---- options --------------------------------------------------------------------------------- */
 
 static plait_options_result read_options(plait_generate *g, int argc, char **argv)
 {
@@ -46,6 +30,8 @@ static plait_options_result read_options(plait_generate *g, int argc, char **arg
         {"--model", PLAIT_OPTION_TEXT, &g->model, "DIR", .help = "the checkpoint (needed)"},
         {"--prompt", PLAIT_OPTION_TEXT, &g->prompt, "TEXT", .help = "what to go on from (needed)"},
         {"--prompt-file", PLAIT_OPTION_TEXT, &g->prompt_file, "FILE", .help = "or this, from FILE"},
+        {"--prompts", PLAIT_OPTION_TEXT, &g->prompts, "FILE",
+         .help = "or many: an object a line of FILE, and one a line of stdout"},
         {"--max-new-tokens", PLAIT_OPTION_INT, &g->max_new_tokens, "N", NULL, 1, many,
          .help = "most tokens to add (128)"},
         {"--draft", PLAIT_OPTION_TEXT, &g->draft, "none|ngram|mtp",
@@ -86,7 +72,6 @@ static plait_options_result read_options(plait_generate *g, int argc, char **arg
          .help = "end the output before TEXT; may be given several times"},
         {"--ignore-eos", PLAIT_OPTION_FLAG, &g->ignore_eos, .help = "go on past end tokens"},
         {"--json", PLAIT_OPTION_FLAG, &g->json, .help = "one JSON object instead of text"},
-        {"--prompts", PLAIT_OPTION_LATER, .help = "give one prompt with --prompt or --prompt-file"},
         {"--temperature", PLAIT_OPTION_LATER, .help = "decoding is greedy"},
         {"--top-k", PLAIT_OPTION_LATER, .help = "decoding is greedy"},
         {"--top-p", PLAIT_OPTION_LATER, .help = "decoding is greedy"},
@@ -112,8 +97,8 @@ static int check_options(const plait_generate *g)
 {
     if (!g->model)
         return usage_error("--model is missing; it names a checkpoint's directory");
-    if (!g->prompt == !g->prompt_file)
-        return usage_error("exactly one of --prompt and --prompt-file is wanted");
+    if ((g->prompt != NULL) + (g->prompt_file != NULL) + (g->prompts != NULL) != 1)
+        return usage_error("exactly one of --prompt, --prompt-file and --prompts is wanted");
     if (strcmp(g->draft, "none") && strcmp(g->draft, "mtp") && strcmp(g->draft, "ngram"))
         return usage_error("--draft DIR (an EAGLE-3 head) is not in this release step; --draft "
                            "takes none|ngram|mtp");
@@ -146,7 +131,7 @@ static plait_status engine_options(const plait_generate *g, plait_engine_options
 }
 
 /* The whole file, which the caller frees; NULL after a sentence on stderr. */
-static char *read_file(const char *path, size_t *bytes)
+static char *read_file(const char *option, const char *path, size_t *bytes)
 {
     FILE *file = fopen(path, "rb");
     char *text = NULL;
@@ -165,204 +150,59 @@ static char *read_file(const char *path, size_t *bytes)
         fclose(file);
     if (good)
         return text;
-    fprintf(stderr,
-            "plait generate: --prompt-file %s cannot be read, or has 64 MiB or "
-            "more\n",
-            path);
+    fprintf(stderr, "plait generate: %s %s cannot be read, or has 64 MiB or more\n", option, path);
     free(text);
     return NULL;
 }
 
-/* ---- output
- * -------------------------------------------------------------------------------
+/* ---- the command ------------------------------------------------------------------------------
  */
 
-/* Progress is one line on stderr that the next one overwrites; text NULL wipes
- * it. */
-static void progress(const char *text)
+static plait_status one_prompt(const plait_generate *g, plait_engine *engine, const char *text,
+                               size_t bytes)
 {
-    if (isatty(STDERR_FILENO))
-        fprintf(stderr, "\r\033[K%s", text ? text : "");
-}
-
-typedef struct plait_stream {
-    int json;
-    int32_t n;
-} plait_stream;
-
-static int32_t stream(void *user, const plait_stream_event *event)
-{
-    plait_stream *s = user;
-    if (!s->n)
-        progress(NULL);
-    s->n += event->num_ids;
-    if (s->json) {
-        char line[64];
-        snprintf(line, sizeof line, "%d tokens", (int)s->n);
-        progress(line);
-    } else {
-        fwrite(event->text, 1, event->text_bytes, stdout);
-        fflush(stdout);
-    }
-    return 0;
-}
-
-/* What both outputs tell of a generation, computed once. */
-typedef struct plait_figures {
-    const plait_result *r;
-    const plait_generation *all;
-    double prefill_per_s, decode_per_s, accepted;
-    int32_t spec_tokens, tp;
-    const char *comm;
-} plait_figures;
-
-static plait_figures figures(const plait_generate *g, const plait_generation *all)
-{
-    plait_figures f = {.r = &all->results[0], .all = all, .tp = all->num_ranks};
-    f.prefill_per_s = (double)f.r->num_prompt / f.r->prefill_s;
-    f.decode_per_s = (f.r->num_new - 1) / f.r->decode_s;
-    f.accepted = (f.r->num_new - 1) / (double)f.r->steps;
-    f.spec_tokens = strcmp(g->draft, "none") ? g->spec_tokens : 0;
-    f.comm = f.tp > 1 ? g->comm : "self";
-    return f;
-}
-
-static void int_list(plait_emit *j, const char *key, const int64_t *values, int32_t n)
-{
-    plait_emit_key(j, key);
-    plait_emit_open(j, '[');
-    for (int32_t i = 0; i < n; i++)
-        plait_emit_int(j, values[i]);
-    plait_emit_close(j, ']');
-}
-
-static void key_text(plait_emit *j, const char *key, const char *value)
-{
-    plait_emit_key(j, key);
-    plait_emit_text(j, value);
-}
-
-static void key_int(plait_emit *j, const char *key, int64_t value)
-{
-    plait_emit_key(j, key);
-    plait_emit_int(j, value);
-}
-
-static void key_number(plait_emit *j, const char *key, double value)
-{
-    plait_emit_key(j, key);
-    plait_emit_number(j, value);
-}
-
-static void print_json(const plait_generate *g, const plait_figures *f)
-{
-    plait_emit j = {stdout, 0};
-    plait_emit_open(&j, '{');
-    plait_emit_key(&j, "text");
-    plait_emit_text_n(&j, f->r->text, f->r->text_bytes);
-    plait_emit_key(&j, "token_ids");
-    plait_emit_open(&j, '[');
-    for (int32_t i = 0; i < f->r->num_new; i++)
-        plait_emit_int(&j, f->r->ids[i]);
-    plait_emit_close(&j, ']');
-    key_text(&j, "finish_reason", plait_finish_name(f->r->finish));
-    key_int(&j, "prompt_tokens", f->r->num_prompt);
-    key_int(&j, "cached_tokens", f->r->num_cached);
-    key_int(&j, "new_tokens", f->r->num_new);
-    key_number(&j, "prefill_tokens_per_s", f->prefill_per_s);
-    key_number(&j, "decode_tokens_per_s", f->decode_per_s);
-    key_int(&j, "steps", f->r->steps);
-    key_number(&j, "accepted_per_step", f->accepted);
-    key_text(&j, "draft", g->draft);
-    key_int(&j, "spec_tokens", f->spec_tokens);
-    key_int(&j, "tp", f->tp);
-    key_int(&j, "dcp", g->dcp);
-    key_int(&j, "interleave", g->interleave);
-    key_text(&j, "comm", f->comm);
-    int_list(&j, "kv_bytes_per_rank", f->all->kv_bytes, f->tp);
-    int_list(&j, "draft_kv_bytes_per_rank", f->all->draft_kv_bytes, f->tp);
-    key_text(&j, "attention_kernel", f->all->kernel);
-    plait_emit_key(&j, "notices");
-    plait_emit_open(&j, '[');
-    for (size_t i = 0; i < plait_notice_count(); i++)
-        plait_emit_text(&j, plait_notice_get(i, NULL));
-    plait_emit_close(&j, ']');
-    plait_emit_close(&j, '}');
-    printf("\n");
-}
-
-static void row_bytes(const char *label, const int64_t *values, int32_t n)
-{
-    printf("%-14s", label);
-    for (int32_t i = 0; i < n; i++)
-        printf(" %lld", (long long)values[i]);
-    printf(" bytes\n");
-}
-
-static void print_summary(const plait_generate *g, const plait_figures *f)
-{
-    int colour = isatty(STDOUT_FILENO);
-    printf("\n\n%s", colour ? "\033[2m" : "");
-    printf("tokens         %lld in the prompt, %d new\n", (long long)f->r->num_prompt,
-           (int)f->r->num_new);
-    printf("speed          prefill %.1f", f->prefill_per_s);
-    /* A single new token comes from the prefill: there is no decoding to measure. */
-    if (f->r->steps)
-        printf(", decode %.1f tokens/s\nsteps          %lld, %.2f tokens gained in each\n",
-               f->decode_per_s, (long long)f->r->steps, f->accepted);
-    else
-        printf(" tokens/s\nsteps          0\n");
-    printf("draft          %s", g->draft);
-    if (f->spec_tokens)
-        printf(", %d a step, %lld of %lld accepted", (int)f->spec_tokens,
-               (long long)f->r->num_accepted, (long long)f->r->num_drafted);
-    printf("\nranks          tp %d, dcp %d, interleave %d, comm %s, exchange %s\n", (int)f->tp,
-           (int)g->dcp, (int)g->interleave, f->comm, f->all->exchange);
-    row_bytes("KV per rank", f->all->kv_bytes, f->tp);
-    if (f->spec_tokens)
-        row_bytes("draft KV", f->all->draft_kv_bytes, f->tp);
-    printf("attention      %s\n", f->all->kernel);
-    for (size_t i = 0; i < plait_notice_count(); i++)
-        printf("notice         %s\n", plait_notice_get(i, NULL));
-    printf("%s", colour ? "\033[0m" : "");
-}
-
-/* ---- the command
- * -------------------------------------------------------------------------- */
-
-static plait_status generate(const plait_generate *g, const char *text, size_t bytes)
-{
-    plait_engine *engine = NULL;
     plait_generation *all = NULL;
-    plait_engine_options options = PLAIT_ENGINE_OPTIONS_INIT;
-    plait_request request = PLAIT_REQUEST_INIT;
-    plait_stream state = {g->json, 0};
+    plait_request request = plait_generate_request(g);
+    plait_generate_stream state = {g->json, 0};
     request.text = text;
     request.text_bytes = bytes;
-    request.max_new_tokens = g->max_new_tokens;
-    request.ignore_eos = g->ignore_eos;
-    request.stop_texts = g->stop.items;
-    request.num_stop_texts = g->stop.n;
-
-    plait_status status = engine_options(g, &options);
-    progress("loading");
+    plait_generate_progress("reading the prompt");
+    const plait_status status =
+        plait_engine_generate(engine, &request, 1, plait_generate_streamed, &state, &all);
+    plait_generate_progress(NULL);
     if (status == PLAIT_OK)
-        status = plait_engine_open(&options, &engine);
-    if (status == PLAIT_OK) {
-        progress("reading the prompt");
-        status = plait_engine_generate(engine, &request, 1, stream, &state, &all);
-    }
-    progress(NULL);
-    if (status == PLAIT_OK) {
-        plait_figures f = figures(g, all);
-        if (g->json)
-            print_json(g, &f);
-        else
-            print_summary(g, &f);
-    }
+        plait_generate_tell(g, all);
     plait_generation_close(&all);
-    plait_engine_close(&engine);
     return status;
+}
+
+static plait_status open_engine(const plait_generate *g, plait_engine **engine)
+{
+    plait_engine_options options = PLAIT_ENGINE_OPTIONS_INIT;
+    plait_status status = engine_options(g, &options);
+    plait_generate_progress("loading");
+    if (status == PLAIT_OK)
+        status = plait_engine_open(&options, engine);
+    plait_generate_progress(NULL);
+    return status;
+}
+
+/* The file is checked before the model is loaded. */
+static int run(const plait_generate *g, const char *text, size_t bytes)
+{
+    plait_engine *engine = NULL;
+    plait_lines lines;
+    if (g->prompts && plait_generate_read_lines(g, text, bytes, &lines))
+        return PLAIT_EXIT_USAGE;
+    plait_status status = open_engine(g, &engine);
+    if (status == PLAIT_OK && g->prompts)
+        status = plait_generate_lines(g, engine, &lines);
+    else if (status == PLAIT_OK)
+        status = one_prompt(g, engine, text, bytes);
+    plait_engine_close(&engine);
+    if (g->prompts)
+        plait_lines_free(&lines);
+    return status == PLAIT_OK ? PLAIT_EXIT_OK : plait_tool_fail("generate", status);
 }
 
 int plait_cmd_generate(int argc, char **argv)
@@ -387,13 +227,14 @@ int plait_cmd_generate(int argc, char **argv)
     if (bad)
         return bad;
 
+    const char *path = g.prompts ? g.prompts : g.prompt_file;
     char *file = NULL;
     size_t bytes = g.prompt ? strlen(g.prompt) : 0;
-    if (g.prompt_file && !(file = read_file(g.prompt_file, &bytes)))
+    if (path && !(file = read_file(g.prompts ? "--prompts" : "--prompt-file", path, &bytes)))
         return PLAIT_EXIT_FAILED;
-    plait_status status = generate(&g, file ? file : g.prompt, bytes);
+    const int code = run(&g, file ? file : g.prompt, bytes);
     free(file);
-    return status == PLAIT_OK ? PLAIT_EXIT_OK : plait_tool_fail("generate", status);
+    return code;
 }
 
 #else
@@ -402,8 +243,7 @@ int plait_cmd_generate(int argc, char **argv)
 {
     (void)argc;
     fprintf(stderr,
-            "plait %s: this build has no engine; install libdnnl-dev, "
-            "libcjson-dev and "
+            "plait %s: this build has no engine; install libdnnl-dev, libcjson-dev and "
             "libpcre2-dev (tools/setup) and build again\n",
             argv[0]);
     return PLAIT_EXIT_FAILED;

@@ -26,9 +26,7 @@ void plait_emit_close(plait_emit *j, char bracket)
     j->need_comma = 1;
 }
 
-/* Bytes of the UTF-8 character at text (n > 0 bytes), or -k when its first k bytes are no
-   character: a wrong, overlong, surrogate or cut sequence. */
-static int next_character(const char *text, size_t n)
+int plait_json_character(const char *text, size_t n)
 {
     const unsigned char *s = (const unsigned char *)text;
     unsigned char least = 0x80, most = 0xbf; /* bounds of the second byte */
@@ -74,7 +72,7 @@ void plait_emit_text_n(plait_emit *j, const char *text, size_t n)
     separate(j);
     fputc('"', j->to);
     for (size_t i = 0; i < n;) {
-        int len = next_character(text + i, n - i);
+        int len = plait_json_character(text + i, n - i);
         if (len == 1)
             escape(j->to, (unsigned char)text[i]);
         else if (len > 1)

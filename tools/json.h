@@ -25,4 +25,8 @@ void plait_emit_int(plait_emit *j, int64_t value);
 void plait_emit_number(plait_emit *j, double value);
 void plait_emit_bool(plait_emit *j, int value);
 
+/* Bytes of the UTF-8 character at text (n > 0 bytes), or -k when its first k bytes are no
+   character: a wrong, overlong, surrogate or cut sequence. */
+int plait_json_character(const char *text, size_t n);
+
 #endif

@@ -154,7 +154,8 @@ typedef struct plait_stream_event {
     const char *text;   /* whole UTF-8 characters; one that is spread over tokens comes with its
                            last token */
     size_t text_bytes;
-    const plait_result *result; /* NULL; in the request's last event all of it */
+    const plait_result *result; /* NULL; in the request's last event all of it, valid until the
+                                   generation is closed */
 } plait_stream_event;
 
 /* Called as tokens are final, by one thread at a time; requests in any order. What it was given is
