@@ -54,7 +54,7 @@ static plait_options_result read_options(plait_generate *g, int argc, char **arg
          .help = "seconds until a rank counts as lost (30)"},
         {"--dtype", PLAIT_OPTION_CHOICE, &g->dtype, "bf16|f32",
          .help = "of the computation (bf16)"},
-        {"--kv-dtype", PLAIT_OPTION_CHOICE, &g->kv_dtype, "auto|bf16|f32", "f16|fp8",
+        {"--kv-dtype", PLAIT_OPTION_CHOICE, &g->kv_dtype, "auto|bf16|f16|f32", "fp8",
          .help = "of the cache (auto: as --dtype)"},
         {"--page-size", PLAIT_OPTION_INT, &g->page_size, "P", NULL, 1, 1 << 16,
          .help = "tokens in a page of the cache (64)"},
@@ -113,7 +113,9 @@ static plait_status engine_options(const plait_generate *g, plait_engine_options
     o->interleave = g->interleave;
     o->dtype = strcmp(g->dtype, "f32") ? PLAIT_BF16 : PLAIT_F32;
     if (strcmp(g->kv_dtype, "auto"))
-        o->kv_dtype = strcmp(g->kv_dtype, "f32") ? PLAIT_BF16 : PLAIT_F32;
+        o->kv_dtype = !strcmp(g->kv_dtype, "f32")   ? PLAIT_F32
+                      : !strcmp(g->kv_dtype, "f16") ? PLAIT_F16
+                                                    : PLAIT_BF16;
     o->page_size = g->page_size;
     o->kv_cache_bytes = g->kv_cache;
     o->prefix_cache = !strcmp(g->prefix_cache, "on");

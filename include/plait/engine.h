@@ -52,7 +52,7 @@ typedef struct plait_engine_options {
     int32_t dcp;            /* D, divides W */
     int32_t interleave;     /* I, tokens */
     plait_dtype dtype;      /* PLAIT_F32 or PLAIT_BF16: weights and GEMM inputs */
-    int32_t kv_dtype;       /* a plait_dtype (f32 or bf16) or PLAIT_KV_DTYPE_AUTO */
+    int32_t kv_dtype;       /* a plait_dtype (f32, bf16, f16) or PLAIT_KV_DTYPE_AUTO */
     int32_t page_size;      /* P, tokens of one page on one rank */
     int64_t kv_cache_bytes; /* of pages per rank, drafts included; 0: what the largest call needs */
     int32_t threads;        /* of all ranks together, at least W are used; 0: by affinity, quota */

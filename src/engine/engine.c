@@ -90,8 +90,9 @@ static plait_status check_options(const plait_engine_options *o)
     if (o->dtype != PLAIT_F32 && o->dtype != PLAIT_BF16)
         return plait_fail(PLAIT_E_UNSUPPORTED, "dtype %s: the engine computes in f32 or bf16",
                           plait_dtype_name(o->dtype));
-    if (o->kv_dtype != PLAIT_KV_DTYPE_AUTO && o->kv_dtype != PLAIT_F32 && o->kv_dtype != PLAIT_BF16)
-        return plait_fail(PLAIT_E_UNSUPPORTED, "kv_dtype %s: the cache is f32 or bf16",
+    if (o->kv_dtype != PLAIT_KV_DTYPE_AUTO && o->kv_dtype != PLAIT_F32 &&
+        o->kv_dtype != PLAIT_BF16 && o->kv_dtype != PLAIT_F16)
+        return plait_fail(PLAIT_E_UNSUPPORTED, "kv_dtype %s: the cache is f32, bf16 or f16",
                           plait_dtype_name((plait_dtype)o->kv_dtype));
     if (o->draft != PLAIT_DRAFT_NONE && !plait_drafter_of(o->draft))
         return plait_fail(PLAIT_E_ARG, "draft %d is no kind of draft", (int)o->draft);

@@ -210,6 +210,8 @@ void plait_kv_write(const plait_kv_group *g, int32_t layer, int64_t slot, const 
         memcpy(to, values, token_bytes(g));
         return;
     }
+    uint16_t *half = (uint16_t *)(void *)to;
     for (int32_t i = 0; i < g->width; i++)
-        ((uint16_t *)(void *)to)[i] = plait_bf16_from_f32(values[i]);
+        half[i] =
+            g->dtype == PLAIT_F16 ? plait_f16_from_f32(values[i]) : plait_bf16_from_f32(values[i]);
 }
