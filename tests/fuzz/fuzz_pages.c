@@ -76,7 +76,7 @@ static void take_batch(fuzz_bytes *in, int32_t seqs, int32_t pages, batch *t)
         t->committed[s] = take_length(in);
         t->q_len[s] = fuzz_byte(in) < 0xf8 ? fuzz_range(in, 0, 7) : (int32_t)take_length(in);
         t->is_prompt[s] = (uint8_t)fuzz_range(in, 0, 1);
-        t->table_len[s] = fuzz_byte(in) < 0x40 ? fuzz_range(in, -1, 27) : (int32_t)stride;
+        t->table_len[s] = (int32_t)stride + (fuzz_byte(in) < 0x60 ? fuzz_range(in, -2, 2) : 0);
     }
     for (int64_t i = 0; i < seqs * stride; i++)
         t->table[i] = take_page(in, pages);
@@ -88,7 +88,7 @@ static void take_batch(fuzz_bytes *in, int32_t seqs, int32_t pages, batch *t)
     t->b.is_prompt = fuzz_byte(in) % 4 ? t->is_prompt : NULL;
     t->b.page_table = t->table;
     t->b.page_table_stride = stride;
-    t->b.table_len = fuzz_byte(in) % 2 ? t->table_len : NULL;
+    t->b.table_len = fuzz_byte(in) % 4 ? t->table_len : NULL;
 }
 
 static void free_batch(batch *t)
@@ -190,12 +190,44 @@ static void attend(const plait_plan *plan, const plait_plan_options *o, const ba
     free(workspace);
 }
 
+/* Tokens below n that this rank owns, counted. */
+static int32_t owned(const plait_plan_options *o, int64_t n)
+{
+    int32_t count = 0;
+    for (int64_t p = 0; p < n; p++)
+        count += p / o->shard.i % o->shard.d == o->shard.r;
+    return count;
+}
+
+/* Pages, slots and ranges of a plan against the definition. */
+static void check_plan(const plait_plan_options *o, const plait_plan_view *v)
+{
+    for (int32_t s = 0; s < v->num_seqs; s++) {
+        const int32_t *table = v->page_table + s * v->page_table_stride;
+        CHECK(v->pages_needed[s] <= v->page_table_stride);
+        for (int32_t i = 0; i < v->pages_needed[s]; i++)
+            CHECK(table[i] >= 0);
+        for (int32_t row = v->row_start[s]; row < v->row_start[s + 1]; row++) {
+            const int64_t n = v->index[row] + 1;
+            const int32_t last = owned(o, n), c = last - 1;
+            CHECK(v->kv_end[row] == last && last <= v->pages_needed[s] * o->page_size);
+            CHECK(v->kv_begin[row] == (o->window > 0 ? owned(o, n - o->window) : 0));
+            const int64_t slot =
+                owned(o, n - 1) == last
+                    ? -1
+                    : (int64_t)table[c / o->page_size] * o->page_size + c % o->page_size;
+            CHECK(v->slot[row] == slot);
+        }
+    }
+}
+
 static void attend_all(const plait_plan *plan, const plait_plan_options *o, const batch *t,
                        int32_t pages)
 {
     const plait_plan_view *v = plait_plan_get(plan);
     CHECK(v->num_seqs == t->b.num_seqs && v->num_rows <= v->padded_rows);
     CHECK(v->padded_rows <= o->max_rows);
+    check_plan(o, v);
     for (int32_t i = 0; i < plait_kernel_count(); i++) {
         const plait_kernel *kernel = plait_kernel_get(i);
         plait_attn_args a = PLAIT_ATTN_ARGS_INIT;
