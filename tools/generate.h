@@ -17,7 +17,8 @@ typedef struct plait_generate {
     const char *prefix_cache;
     int32_t max_new_tokens, spec_tokens, tp, dcp, interleave, page_size, threads;
     int64_t kv_cache;
-    double comm_timeout;
+    double comm_timeout, temperature, top_p;
+    int32_t top_k, seed, logprobs;
     int ignore_eos, json;
     plait_option_list stop;
 } plait_generate;

@@ -38,6 +38,11 @@ plait_request plait_generate_request(const plait_generate *g)
     plait_request request = PLAIT_REQUEST_INIT;
     request.max_new_tokens = g->max_new_tokens;
     request.ignore_eos = g->ignore_eos;
+    request.temperature = g->temperature;
+    request.top_k = g->top_k;
+    request.top_p = g->top_p;
+    request.seed = (uint64_t)g->seed;
+    request.num_logprobs = g->logprobs;
     request.stop_texts = g->stop.items;
     request.num_stop_texts = g->stop.n;
     return request;
@@ -86,6 +91,28 @@ static void key_number(plait_emit *j, const char *key, double value)
     plait_emit_number(j, value);
 }
 
+/* For each token: its log-probability, and [id, log-probability] of the likeliest. */
+static void logprobs_list(plait_emit *j, const plait_result *r)
+{
+    plait_emit_key(j, "logprobs");
+    plait_emit_open(j, '[');
+    for (int32_t i = 0; i < r->num_new; i++) {
+        plait_emit_open(j, '{');
+        key_number(j, "logprob", (double)r->logprobs[i]);
+        plait_emit_key(j, "top");
+        plait_emit_open(j, '[');
+        for (int32_t t = i * r->num_top; t < (i + 1) * r->num_top; t++) {
+            plait_emit_open(j, '[');
+            plait_emit_int(j, r->top_ids[t]);
+            plait_emit_number(j, (double)r->top_logprobs[t]);
+            plait_emit_close(j, ']');
+        }
+        plait_emit_close(j, ']');
+        plait_emit_close(j, '}');
+    }
+    plait_emit_close(j, ']');
+}
+
 void plait_generate_emit_result(plait_emit *j, const plait_result *r)
 {
     plait_emit_key(j, "text");
@@ -95,6 +122,8 @@ void plait_generate_emit_result(plait_emit *j, const plait_result *r)
     for (int32_t i = 0; i < r->num_new; i++)
         plait_emit_int(j, r->ids[i]);
     plait_emit_close(j, ']');
+    if (r->num_top)
+        logprobs_list(j, r);
     key_text(j, "finish_reason", plait_finish_name(r->finish));
     key_int(j, "prompt_tokens", r->num_prompt);
     key_int(j, "cached_tokens", r->num_cached);

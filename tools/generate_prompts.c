@@ -16,35 +16,17 @@ static double now_s(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Lines that ask for what this release step does not do. Returns how many there are. */
-static int refuse_sampling(const char *name, const plait_lines *lines)
-{
-    int bad = 0;
-    for (int32_t i = 0; i < lines->n; i++) {
-        if (lines->lines[i].temperature > 0) {
-            fprintf(stderr,
-                    "plait generate: %s line %lld: temperature %g: decoding is greedy in this "
-                    "release step; it takes 0\n",
-                    name, (long long)lines->lines[i].number, lines->lines[i].temperature);
-            bad++;
-        }
-    }
-    return bad;
-}
-
 int plait_generate_read_lines(const plait_generate *g, const char *text, size_t bytes,
                               plait_lines *lines)
 {
     const plait_line defaults = {.max_new_tokens = g->max_new_tokens,
                                  .stops = (const char **)(uintptr_t)g->stop.items,
                                  .num_stops = g->stop.n,
-                                 .top_p = 1};
-    if (plait_lines_read(text, bytes, g->prompts, &defaults, stderr, lines))
-        return -1;
-    if (refuse_sampling(g->prompts, lines) == 0)
-        return 0;
-    plait_lines_free(lines);
-    return -1;
+                                 .temperature = g->temperature,
+                                 .top_k = g->top_k,
+                                 .top_p = g->top_p,
+                                 .seed = (uint64_t)g->seed};
+    return plait_lines_read(text, bytes, g->prompts, &defaults, stderr, lines);
 }
 
 /* Results wait for those before them. */
@@ -124,6 +106,10 @@ plait_status plait_generate_lines(const plait_generate *g, plait_engine *engine,
         requests[i].max_new_tokens = l->max_new_tokens;
         requests[i].stop_texts = l->stops;
         requests[i].num_stop_texts = l->num_stops;
+        requests[i].temperature = l->temperature;
+        requests[i].top_k = l->top_k;
+        requests[i].top_p = l->top_p;
+        requests[i].seed = l->seed;
     }
     const double begin = now_s();
     if (status == PLAIT_OK)

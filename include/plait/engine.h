@@ -4,8 +4,9 @@
  *
  * An engine holds one model for W ranks of this process (one thread each, every rank with its own
  * workers), or one rank of a group that the caller opened (`comm`). Each DCP group of D ranks
- * splits the latent cache; drafts are verified several tokens at a time. Decoding is greedy: every
- * rank takes the highest of the same float32 logits, the lowest id on ties.
+ * splits the latent cache; drafts are verified several tokens at a time. Decoding is greedy (every
+ * rank takes the highest of the same float32 logits, the lowest id on ties) or sampled; drafts
+ * change the distribution of neither.
  *
  *     plait_engine_options o = PLAIT_ENGINE_OPTIONS_INIT;
  *     o.model_dir = "models/tiny";
@@ -67,11 +68,13 @@ typedef struct plait_engine_options {
     plait_comm *comm;            /* one rank for each handle, see below; NULL: threads */
     int32_t prefix_cache; /* 1: KV of prompts and outputs stays for requests that begin alike */
     const plait_allocator *allocator; /* of caches and step buffers, kept until close; NULL: libc */
+    int32_t debug_ranks; /* 1: all ranks compare a hash of their tokens at every step, and fail
+                            with PLAIT_E_COMM and the rank's number where one differs */
 } plait_engine_options;
 #define PLAIT_ENGINE_OPTIONS_INIT                                                                  \
     {                                                                                              \
         sizeof(plait_engine_options), NULL, 0, 1, 1, PLAIT_BF16, PLAIT_KV_DTYPE_AUTO, 64, 0, 0,    \
-            PLAIT_DRAFT_NONE, 3, 0, 0, 30.0, PLAIT_CPU_ALL, NULL, NULL, 1, NULL                    \
+            PLAIT_DRAFT_NONE, 3, 0, 0, 30.0, PLAIT_CPU_ALL, NULL, NULL, 1, NULL, 0                 \
     }
 
 /*
@@ -115,10 +118,19 @@ typedef struct plait_request {
     int32_t num_stop_ids;
     const char *const *stop_texts; /* texts that end the output, UTF-8, at most 64 of 4096 bytes */
     int32_t num_stop_texts;
+    /* See plait_sampling in plait/spec.h. Sampled tokens depend on these, the prompt, the drafter
+       and spec_tokens; not on other requests of the call. */
+    double temperature;    /* 0: greedy */
+    int32_t top_k;         /* 0: all */
+    double top_p;          /* (0, 1] */
+    uint64_t seed;         /* equal requests with equal seeds give equal tokens */
+    uint64_t seed_request; /* plait_sampling.request: a second part of the seed */
+    int32_t num_logprobs;  /* 1 .. 20: log-probabilities of each token and of so many of the most
+                              likely ones; 0: none */
 } plait_request;
 #define PLAIT_REQUEST_INIT                                                                         \
     {                                                                                              \
-        sizeof(plait_request), NULL, 0, NULL, 0, 128, 0, NULL, 0, NULL, 0                          \
+        sizeof(plait_request), NULL, 0, NULL, 0, 128, 0, NULL, 0, NULL, 0, 0, 0, 1, 0, 0, 0        \
     }
 
 typedef enum plait_finish {
@@ -144,6 +156,10 @@ typedef struct plait_result {
     int64_t num_drafted, num_accepted; /* draft tokens proposed and kept */
     double prefill_s;                  /* its admission to its first token */
     double decode_s;                   /* first token to the last, drafting included */
+    int32_t num_top;                   /* the request's num_logprobs; 0: the next three are NULL */
+    float *logprobs;     /* [num_new] of each token: natural, before temperature and filters */
+    int32_t *top_ids;    /* [num_new][num_top] most likely first */
+    float *top_logprobs; /* [num_new][num_top] */
 } plait_result;
 
 /* What a request gained in a step. Pointers are valid during the call. */

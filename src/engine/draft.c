@@ -68,16 +68,18 @@ static plait_status choose_drafts(plait_session *s, int32_t num, const int32_t *
     const int64_t hidden = hidden_size(s);
     int32_t n = 0;
     for (int32_t i = 0; i < num; i++) {
-        const plait_sequence *q = &s->sequences[list[i]];
+        plait_sequence *q = &s->sequences[list[i]];
         if (plait_session_room(s, q) <= round)
             continue;
         memcpy(s->states + n * hidden, q->state, (size_t)hidden * sizeof(float));
+        s->sampler.picks[n] = (plait_pick){q, q->num_drafts, -1};
         s->tables[n++] = list[i];
     }
     *taken = n;
     if (n == 0)
         return PLAIT_OK;
-    PLAIT_TRY(plait_session_choose(s, s->drafter->logits, s->states, n, s->chosen));
+    PLAIT_TRY(
+        plait_session_choose(s, s->drafter->logits, s->states, n, s->sampler.picks, s->chosen));
     for (int32_t i = 0; i < n; i++) {
         plait_sequence *q = &s->sequences[s->tables[i]];
         q->drafts[q->num_drafts++] = s->chosen[i];
@@ -89,6 +91,7 @@ plait_status plait_draft_propose(plait_session *s, int32_t num, const int32_t *l
 {
     for (int32_t i = 0; i < num; i++)
         s->sequences[list[i]].num_drafts = 0;
+    s->sampler.num_draft_rows = 0;
     if (!s->drafter)
         return PLAIT_OK;
     if (s->drafter->propose)

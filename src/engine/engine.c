@@ -190,6 +190,7 @@ static plait_status open_buffers(plait_rank *r)
     r->session.target = &r->target;
     r->session.draft = r->session.drafter && r->session.drafter->has_kv ? &r->draft : NULL;
     r->session.spec_tokens = o->spec_tokens;
+    r->session.debug_ranks = o->debug_ranks;
     r->session.tokenizer = e->tokenizer;
     r->session.eos_ids = e->config.eos_ids;
     r->session.num_eos = e->config.num_eos;

@@ -43,6 +43,7 @@ static int32_t list_terms(const plait_engine_options *o, struct term *terms)
         {"prefix_cache", o->prefix_cache},
         {"draft", (int64_t)o->draft},
         {"spec_tokens", o->spec_tokens},
+        {"debug_ranks", o->debug_ranks},
         {"draft_kv_replicated", o->draft_kv_replicated},
         {"exchange", o->exchange},
         {"cpu_mask", (int64_t)o->cpu_mask},

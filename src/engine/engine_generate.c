@@ -99,6 +99,7 @@ static plait_status plan_request(const plait_engine *e, const plait_request *r, 
     int64_t target, draft;
     job->request = r;
     PLAIT_TRY(copy_prompt(e, r, index, &job->prompt, &job->num_prompt));
+    PLAIT_TRY(plait_sample_check(r, index));
     PLAIT_TRY(plait_stops_open(r->stop_texts, r->num_stop_texts, index, &job->stops));
     if (job->num_prompt >= longest)
         return plait_fail(PLAIT_E_ARG,
@@ -143,8 +144,12 @@ static void plan_pages(const plait_engine *e, struct call *call, int64_t *limits
 static plait_status plan_requests(const plait_engine *e, const plait_request *requests,
                                   struct call *call)
 {
-    for (int32_t i = 0; i < call->num; i++)
-        PLAIT_TRY(plan_request(e, &requests[i], i, &call->jobs[i]));
+    for (int32_t i = 0; i < call->num; i++) {
+        plait_job *job = &call->jobs[i];
+        PLAIT_TRY(plan_request(e, &requests[i], i, job));
+        PLAIT_TRY(plait_sample_open_result(&requests[i], job->limit - job->num_prompt,
+                                           &call->generation->results[i]));
+    }
     int64_t *limits = malloc((size_t)call->num * sizeof *limits);
     if (!limits)
         return plait_fail(PLAIT_E_NOMEM, "no memory for %d requests", (int)call->num);
@@ -161,7 +166,11 @@ static uint64_t hash_requests(const struct call *call)
         const plait_job *job = &call->jobs[i];
         const plait_request *r = job->request;
         const int64_t numbers[] = {job->num_prompt, job->limit, r->ignore_eos, r->num_stop_ids};
+        const double sampling[] = {r->temperature, r->top_p};
+        const uint64_t seeds[] = {(uint64_t)r->top_k, r->seed, r->seed_request};
         hash = plait_engine_hash(hash, numbers, sizeof numbers);
+        hash = plait_engine_hash(hash, sampling, sizeof sampling);
+        hash = plait_engine_hash(hash, seeds, sizeof seeds);
         hash = plait_engine_hash(hash, job->prompt, (size_t)job->num_prompt * sizeof *job->prompt);
         if (r->num_stop_ids > 0)
             hash =
@@ -294,6 +303,9 @@ void plait_generation_close(plait_generation **generation)
     for (int32_t i = 0; g->results && i < g->num_results; i++) {
         free(g->results[i].ids);
         free(g->results[i].text);
+        free(g->results[i].logprobs);
+        free(g->results[i].top_ids);
+        free(g->results[i].top_logprobs);
     }
     free(g->results);
     free(g->kv_bytes);
@@ -357,7 +369,7 @@ static plait_status forced_drafts(plait_rank *r, const struct forced *f)
     const int64_t hidden = r->engine->config.hidden_size;
     int32_t row = s->counts[0] - 1;
     for (int32_t i = 0; i < f->more_drafts; i++, row = 0) {
-        PLAIT_TRY(plait_session_choose(s, NULL, r->pass.hidden + row * hidden, 1, s->ids));
+        PLAIT_TRY(plait_session_choose(s, NULL, r->pass.hidden + row * hidden, 1, NULL, s->ids));
         memcpy(s->states, r->pass.hidden + row * hidden, (size_t)hidden * sizeof(float));
         s->tables[0] = 0;
         s->starts[0] = f->num - 1 + i;

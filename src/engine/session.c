@@ -5,8 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <plait/spec.h>
-
 #include "core/status.h"
 
 static int32_t hidden_size(const plait_session *s)
@@ -40,6 +38,7 @@ plait_status plait_session_open(plait_session *s)
         plait_session_close(s);
         return plait_fail(PLAIT_E_NOMEM, "no memory for a session");
     }
+    PLAIT_TRY(plait_sample_open(s));
     return s->drafter && s->drafter->open ? s->drafter->open(s) : PLAIT_OK;
 }
 
@@ -47,6 +46,7 @@ void plait_session_close(plait_session *s)
 {
     if (s->drafter && s->drafter->close)
         s->drafter->close(s);
+    plait_sample_close(s);
     void *const all[] = {s->ids,       s->chosen, s->tables,    s->counts,      s->starts,
                          s->is_prompt, s->states, s->text.text, s->text.scratch};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
@@ -64,26 +64,6 @@ plait_status plait_session_begin(plait_session *s, plait_kv_group *group, int32_
         PLAIT_TRY(plait_kv_resize(group, s->tables[i], s->starts[i] + s->counts[i]));
     return plait_attend_begin(s->pass->attend, group, num_seqs, s->tables, s->starts, s->counts,
                               s->is_prompt);
-}
-
-plait_status plait_session_choose(plait_session *s, plait_logits_fn logits, const float *states,
-                                  int32_t n, int32_t *chosen)
-{
-    const int32_t vocab = s->pass->model->config->vocab_size, step = s->pass->max_logit_rows;
-    for (int32_t at = 0; at < n; at += step) {
-        const int32_t count = n - at < step ? n - at : step;
-        const float *from = states + (int64_t)at * hidden_size(s);
-        PLAIT_TRY(logits ? logits(s, from, count) : plait_pass_logits(s->pass, from, count));
-        for (int32_t i = 0; i < count; i++) {
-            chosen[at + i] = plait_spec_argmax(s->pass->logits + (int64_t)i * vocab, vocab);
-            if (chosen[at + i] < 0)
-                return plait_fail(PLAIT_E_FORMAT,
-                                  "the logits of row %d are not finite: the model's weights or the "
-                                  "compute dtype do not suit it",
-                                  (int)(at + i));
-        }
-    }
-    return PLAIT_OK;
 }
 
 int32_t plait_session_room(const plait_session *s, const plait_sequence *q)

@@ -38,9 +38,11 @@ typedef struct plait_sequence {
     int32_t stopped; /* by its last token, which has no text */
     int32_t cut;     /* by a stop text */
     int32_t drafts[PLAIT_MAX_SPEC_TOKENS];
+    int32_t draft_rows[PLAIT_MAX_SPEC_TOKENS]; /* of the sampler's draft_probs */
     int32_t num_drafts;
-    int32_t row;  /* its first row in the target pass whose states are kept for the draft */
-    float *state; /* [hidden] fed back by the last draft row */
+    int32_t rejected; /* a draft of this step does not stand */
+    int32_t row;      /* its first row in the target pass whose states are kept for the draft */
+    float *state;     /* [hidden] fed back by the last draft row */
     int64_t steps, num_drafted, num_accepted;
     double start_s, first_s, last_s;
     plait_reader reader;  /* of the new tokens */
@@ -56,13 +58,30 @@ typedef struct plait_output {
     plait_result *results; /* of each request */
 } plait_output;
 
+/* Whose token a row of logits chooses: that of index num_known + offset of the sequence. */
+typedef struct plait_pick {
+    plait_sequence *sequence;
+    int32_t offset;
+    int32_t num_drafts; /* drafts beside these rows; -1: the row itself chooses a draft */
+} plait_pick;
+
+/* Scratch of sampling. */
+typedef struct plait_sampler {
+    plait_pick *picks;  /* [max_rows] */
+    float *probs;       /* [vocab] of a target's row */
+    int32_t *order;     /* [vocab] */
+    float *draft_probs; /* [max_rows][vocab] of a step's drafts; NULL: they do not hang on chance */
+    int32_t num_draft_rows;
+} plait_sampler;
+
 typedef struct plait_session {
     plait_pass *pass;
     plait_kv_group *target, *draft; /* draft NULL: no draft layer */
     const plait_drafter *drafter;   /* NULL: none */
     void *drafter_data;             /* its own */
     int32_t spec_tokens;
-    int32_t max_rows; /* of a step, at most the pass's */
+    int32_t debug_ranks; /* compare tokens of all ranks after every step */
+    int32_t max_rows;    /* of a step, at most the pass's */
     const int32_t *eos_ids;
     int32_t num_eos;
     const plait_tokenizer *tokenizer;
@@ -81,7 +100,8 @@ typedef struct plait_session {
     int32_t *ids, *chosen, *tables, *counts;
     int64_t *starts;
     uint8_t *is_prompt;
-    float *states;          /* [max_rows][hidden] */
+    float *states; /* [max_rows][hidden] */
+    plait_sampler sampler;
     plait_text_buffer text; /* that became final in a sequence's step */
 } plait_session;
 
@@ -97,13 +117,34 @@ int32_t plait_session_room(const plait_session *session, const plait_sequence *s
  */
 plait_status plait_session_begin(plait_session *session, plait_kv_group *group, int32_t num_seqs);
 
+/* ---- session_sample.c ------------------------------------------------------------------------ */
+
+plait_status plait_sample_open(plait_session *session);
+void plait_sample_close(plait_session *session);
+
+/* Refuses by name what is wrong in a request's sampling. */
+plait_status plait_sample_check(const plait_request *request, int32_t index);
+
+/* Makes room for the log-probabilities that a request wants. */
+plait_status plait_sample_open_result(const plait_request *request, int64_t num_new,
+                                      plait_result *result);
+
 /* Logits of n <= max_logit_rows states into pass->logits. */
 typedef plait_status (*plait_logits_fn)(plait_session *session, const float *states, int32_t n);
 
-/* The highest logit of states [n] into chosen; fails when a row's are not finite. logits NULL: the
-   target's head. */
+/*
+ * Tokens from the logits of states [n] into chosen: of requests that are greedy the highest logit,
+ * else drafts are drawn and judged; from the row of the first draft that does not stand on, tokens
+ * of that sequence mean nothing but the first. Fails when a row's logits are not finite. logits
+ * NULL: the target's head. picks NULL: the highest logit.
+ */
 plait_status plait_session_choose(plait_session *session, plait_logits_fn logits,
-                                  const float *states, int32_t n, int32_t *chosen);
+                                  const float *states, int32_t n, const plait_pick *picks,
+                                  int32_t *chosen);
+
+/* With debug_ranks: fails on all ranks, by name, when the ids of the target pass or what was chosen
+   differ between them. */
+plait_status plait_sample_compare(plait_session *session, int32_t num_rows, int32_t num_chosen);
 
 /* ---- session_schedule.c ---------------------------------------------------------------------- */
 

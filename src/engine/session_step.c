@@ -53,15 +53,20 @@ static int32_t choosing_rows(const plait_session *s, int32_t i)
 static plait_status choose(plait_session *s, int32_t num)
 {
     const int64_t hidden = s->pass->model->config->hidden_size;
-    int32_t n = 0;
+    int32_t n = 0, rows = 0;
     for (int32_t i = 0; i < num; i++) {
+        plait_sequence *q = &s->sequences[s->tables[i]];
         const int32_t count = choosing_rows(s, i);
-        const int64_t last = s->sequences[s->tables[i]].row + s->counts[i];
+        const int64_t last = q->row + s->counts[i];
+        for (int32_t j = 0; j < count; j++)
+            s->sampler.picks[n + j] = (plait_pick){q, j, count - 1};
         memcpy(s->states + n * hidden, s->pass->hidden + (last - count) * hidden,
                (size_t)(count * hidden) * sizeof(float));
         n += count;
+        rows += s->counts[i];
     }
-    return plait_session_choose(s, NULL, s->states, n, s->chosen);
+    PLAIT_TRY(plait_session_choose(s, NULL, s->states, n, s->sampler.picks, s->chosen));
+    return plait_sample_compare(s, rows, n);
 }
 
 /* ---- acceptance ------------------------------------------------------------------------------ */

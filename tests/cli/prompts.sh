@@ -45,8 +45,24 @@ code=$?
 [ $code -eq 2 ] && [ ! -s "$work/out" ] && grep -q 'line 2: there is no key "n"' "$work/err" &&
     grep -q "line 3: " "$work/err"
 result bad_lines $? "exit $code: $(cat "$work/out" "$work/err")"
-printf '{"prompt": "a"}\n{"prompt": "b", "temperature": 0.5}\n' >"$work/in"
-refuse sampling 2 "line 2: temperature 0.5" generate --model $model --prompts "$work/in"
+
+# Sampled lines have their own seeds; equal ones give equal tokens, alone as in a batch.
+for seed in 1 2 1; do
+    echo '{"prompt": "The read() function", "seed": '$seed', "max_new_tokens": 12}'
+done >"$work/in"
+"$plait" generate --model $model --prompts "$work/in" --temperature 1 --dtype f32 --ignore-eos \
+    >"$work/sampled" 2>"$work/err"
+"$plait" generate --model $model --prompt "The read() function" --temperature 1 --seed 1 \
+    --dtype f32 --ignore-eos --max-new-tokens 12 --json >"$work/alone"
+for line in 1 2 3; do
+    sed -n ${line}p "$work/sampled" >"$work/line"
+    list token_ids "$work/line" >"$work/ids$line"
+done
+list token_ids "$work/alone" >"$work/ids"
+[ -s "$work/ids1" ] && cmp -s "$work/ids1" "$work/ids3" && cmp -s "$work/ids1" "$work/ids" &&
+    ! cmp -s "$work/ids1" "$work/ids2"
+result sampled_lines $? "$(cat "$work/ids1" "$work/ids2" "$work/ids3" "$work/ids" "$work/err")"
+
 i=0
 while [ $i -lt 400 ]; do
     printf 'The words of a prompt that is too long for the model. '
