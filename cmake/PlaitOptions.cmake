@@ -64,17 +64,43 @@ if(PLAIT_MPI_ON)
 endif()
 
 # CUDA: kernels in src/kernel/*.cu.
-file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/kernel/*.cu)
+find_program(PLAIT_NVCC nvcc PATHS /usr/local/cuda/bin)
+mark_as_advanced(PLAIT_NVCC)
 set(missing)
-if(NOT sources)
-    set(missing "this release step has no GPU code")
-else()
-    find_program(PLAIT_NVCC nvcc PATHS /usr/local/cuda/bin)
-    if(NOT PLAIT_NVCC)
-        set(missing "no nvcc was found")
-    endif()
+if(NOT PLAIT_NVCC)
+    set(missing "no nvcc was found")
 endif()
 plait_option(CUDA "GPU kernels" "${missing}")
+
+# Sets `out` to a generated C file with the table plait_cuda_images: the machine code of each of the
+# .cu files that follow, embedded byte by byte. Spilled registers are errors: they cost a kernel
+# more than whatever made it spill.
+function(plait_cuda_images out)
+    set(dir ${PROJECT_BINARY_DIR}/cuda)
+    set(c ${dir}/images.c)
+    set(text "/* Generated. */\n#include \"device/cuda.h\"\n")
+    set(rows)
+    set(cubins)
+    foreach(file IN LISTS ARGN)
+        get_filename_component(name ${file} NAME_WE)
+        set(cubin ${dir}/${name}.cubin)
+        add_custom_command(OUTPUT ${cubin}
+            COMMAND ${PLAIT_NVCC} -std=c++20 -O3 -gencode=arch=compute_90a,code=sm_90a -cubin
+                -lineinfo -Xptxas=-warn-spills,-Werror -MD -MF ${cubin}.d
+                -I ${PROJECT_SOURCE_DIR}/include -I ${PROJECT_SOURCE_DIR}/src ${file} -o ${cubin}
+            DEPENDS ${file} DEPFILE ${cubin}.d COMMENT "nvcc ${name}.cu" VERBATIM)
+        list(APPEND cubins ${cubin})
+        string(APPEND text "__asm__(\".pushsection .rodata\\n.balign 64\\n"
+            "plait_image_${name}: .incbin \\\"${cubin}\\\"\\n.popsection\");\n"
+            "extern const unsigned char plait_image_${name}[]\n"
+            "    __attribute__((visibility(\"hidden\")));\n")
+        string(APPEND rows "    {\"${name}\", plait_image_${name}},\n")
+    endforeach()
+    string(APPEND text "const plait_cuda_image plait_cuda_images[] = {\n${rows}    {0, 0}};\n")
+    file(CONFIGURE OUTPUT ${c} CONTENT "${text}" @ONLY)
+    set_source_files_properties(${c} PROPERTIES OBJECT_DEPENDS "${cubins}")
+    set(${out} ${c} PARENT_SCOPE)
+endfunction()
 
 # The compiler flags that the ISA word in a file name stands for; a file without one gets none.
 function(plait_isa_flags file out)

@@ -67,14 +67,15 @@ static void print_json(plait_check_counts n)
     printf("\n");
 }
 
-static int check(const char *pattern, plait_cpu_features features, uint64_t seed, int as_json)
+static int check(const char *pattern, plait_cpu_features features, uint64_t seed, int32_t cases,
+                 int as_json)
 {
     plait_check_counts all = {0, 0, 0, 0};
     for (int32_t i = 0; i < plait_kernel_count(); i++) {
         const plait_kernel *kernel = plait_kernel_get(i);
         if (!plait_kernel_match(kernel->name, pattern))
             continue;
-        plait_check_counts n = plait_check_kernel(kernel, features, seed, stderr);
+        plait_check_counts n = plait_check_kernel(kernel, features, seed, cases, stderr);
         all.passed += n.passed;
         all.failed += n.failed;
         all.skipped += n.skipped;
@@ -96,7 +97,7 @@ static int check(const char *pattern, plait_cpu_features features, uint64_t seed
 int plait_cmd_check(int argc, char **argv)
 {
     const char *pattern = NULL, *mask = "all";
-    int32_t seed = 0;
+    int32_t seed = 0, cases = PLAIT_CHECK_CASES;
     int as_list = 0, as_json = 0;
     plait_option options[] = {
         {.name = "--kernel",
@@ -116,6 +117,13 @@ int plait_cmd_check(int argc, char **argv)
          .least = 0,
          .most = INT32_MAX,
          .help = "other cases"},
+        {.name = "--cases",
+         .kind = PLAIT_OPTION_INT,
+         .to = &cases,
+         .value = "N",
+         .least = 1,
+         .most = PLAIT_CHECK_CASES,
+         .help = "only the first N cases of each kernel"},
         {.name = "--plugin",
          .kind = PLAIT_OPTION_LATER,
          .value = "FILE",
@@ -143,5 +151,5 @@ int plait_cmd_check(int argc, char **argv)
             list(pattern, level);
         return PLAIT_EXIT_OK;
     }
-    return check(pattern, level, (uint64_t)seed, as_json);
+    return check(pattern, level, (uint64_t)seed, cases, as_json);
 }

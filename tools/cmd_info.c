@@ -8,6 +8,7 @@
 
 #include <plait/attn.h>
 #include <plait/cpu.h>
+#include <plait/cuda.h>
 #include <plait/threads.h>
 #include <plait/version.h>
 
@@ -58,12 +59,11 @@ static uint32_t queries_at(size_t level, plait_op op, plait_dtype kv)
     uint32_t found = 0;
     for (int32_t k = 0; k < plait_kernel_count(); k++) {
         const plait_kernel *kernel = plait_kernel_get(k);
-        if (level_of(kernel) != level)
+        if (kernel->device != PLAIT_DEVICE_CPU || level_of(kernel) != level)
             continue;
         for (int32_t i = 0; i < kernel->n_rows; i++) {
             const plait_caps *row = &kernel->rows[i];
-            if (row->op == op && row->device == PLAIT_DEVICE_CPU &&
-                (row->kv_dtypes & PLAIT_DTYPE_BIT(kv)))
+            if (row->op == op && (row->kv_dtypes & PLAIT_DTYPE_BIT(kv)))
                 found |= row->q_dtypes;
         }
     }
@@ -100,22 +100,93 @@ static void markdown(void)
         markdown_row(PLAIT_OP_GQA, (plait_dtype)kv);
 }
 
+/* 1 if there is a GPU that the library can use. */
+static int usable_gpu(void)
+{
+    plait_cuda_info info = {.size = sizeof info};
+    int32_t n = 0;
+    if (plait_cuda_count(&n) != PLAIT_OK)
+        return 0;
+    for (int32_t i = 0; i < n; i++)
+        if (plait_cuda_describe(i, &info) == PLAIT_OK && info.usable)
+            return 1;
+    return 0;
+}
+
+static int runs_here(const plait_kernel *k)
+{
+    if (k->device == PLAIT_DEVICE_CUDA)
+        return usable_gpu();
+    return !(k->needs & ~plait_cpu_detect());
+}
+
+static const char *needs_of(const plait_kernel *k, char *text, size_t n)
+{
+    if (k->device == PLAIT_DEVICE_CUDA)
+        return "a Hopper GPU";
+    return plait_cpu_names(k->needs, text, n);
+}
+
 static void text_kernels(void)
 {
     char names[128];
-    plait_cpu_features have = plait_cpu_detect();
     for (int32_t i = 0; i < plait_kernel_count(); i++) {
         const plait_kernel *k = plait_kernel_get(i);
         printf("kernel    %-22s %s, needs %s%s\n", k->name, op_name(k->op),
-               plait_cpu_names(k->needs, names, sizeof names),
-               (k->needs & ~have) ? ", which this machine lacks" : "");
+               needs_of(k, names, sizeof names), runs_here(k) ? "" : ", which this machine lacks");
     }
+}
+
+static void text_gpus(void)
+{
+    plait_cuda_info info = {.size = sizeof info};
+    int32_t n = 0;
+    if (plait_cuda_count(&n) != PLAIT_OK) {
+        printf("gpu       none: %s\n", plait_last_error());
+        return;
+    }
+    for (int32_t i = 0; i < n; i++) {
+        if (plait_cuda_describe(i, &info) != PLAIT_OK)
+            continue;
+        printf("gpu       %d: %s, %d.%d, %d multiprocessors, %lld MiB, driver CUDA %d.%d%s\n", i,
+               info.name, info.version / 10, info.version % 10, info.num_sms,
+               (long long)(info.memory_bytes >> 20), info.driver / 1000, info.driver % 1000 / 10,
+               info.usable ? "" : ", not usable: kernels are for 9.0 and need a build with nvcc");
+    }
+}
+
+static void json_gpus(plait_emit *j)
+{
+    plait_cuda_info info = {.size = sizeof info};
+    int32_t n = 0;
+    if (plait_cuda_count(&n) != PLAIT_OK)
+        n = 0;
+    plait_emit_key(j, "gpus");
+    plait_emit_open(j, '[');
+    for (int32_t i = 0; i < n; i++) {
+        if (plait_cuda_describe(i, &info) != PLAIT_OK)
+            continue;
+        plait_emit_open(j, '{');
+        plait_emit_key(j, "name");
+        plait_emit_text(j, info.name);
+        plait_emit_key(j, "version");
+        plait_emit_int(j, info.version);
+        plait_emit_key(j, "multiprocessors");
+        plait_emit_int(j, info.num_sms);
+        plait_emit_key(j, "memory_bytes");
+        plait_emit_int(j, info.memory_bytes);
+        plait_emit_key(j, "driver");
+        plait_emit_int(j, info.driver);
+        plait_emit_key(j, "usable");
+        plait_emit_bool(j, info.usable);
+        plait_emit_close(j, '}');
+    }
+    plait_emit_close(j, ']');
 }
 
 static void json_kernels(plait_emit *j)
 {
     char names[128];
-    plait_cpu_features have = plait_cpu_detect();
     plait_emit_key(j, "kernels");
     plait_emit_open(j, '[');
     for (int32_t i = 0; i < plait_kernel_count(); i++) {
@@ -126,9 +197,9 @@ static void json_kernels(plait_emit *j)
         plait_emit_key(j, "op");
         plait_emit_text(j, k->op == PLAIT_OP_MLA ? "mla" : "gqa");
         plait_emit_key(j, "needs");
-        plait_emit_text(j, plait_cpu_names(k->needs, names, sizeof names));
+        plait_emit_text(j, needs_of(k, names, sizeof names));
         plait_emit_key(j, "runs_here");
-        plait_emit_bool(j, !(k->needs & ~have));
+        plait_emit_bool(j, runs_here(k));
         plait_emit_close(j, '}');
     }
     plait_emit_close(j, ']');
@@ -144,6 +215,7 @@ static void text(void)
     for (size_t i = 0; i < N_PARTS; i++)
         printf("%s%s %s", i ? ", " : "", parts[i].name, parts[i].on ? "on" : "off");
     printf("\n");
+    text_gpus();
     text_kernels();
 }
 
@@ -165,6 +237,7 @@ static void json(void)
         plait_emit_bool(&j, parts[i].on);
     }
     plait_emit_close(&j, '}');
+    json_gpus(&j);
     json_kernels(&j);
     plait_emit_close(&j, '}');
     printf("\n");

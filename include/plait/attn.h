@@ -141,8 +141,14 @@ typedef struct plait_attn_args {
     void *workspace; /* aligned to 64; content on entry does not matter */
     size_t workspace_bytes;
 
-    int32_t device; /* -1: CPU */
+    int32_t device; /* -1: CPU; else a CUDA device: see plait/cuda.h */
     void *stream;
+
+    /* Devices only. [num_workers + 1]: worker w takes items worker_start[w] ..
+       worker_start[w + 1] - 1. NULL: items are dealt in turn. An entry of `reduce` with n_splits 0
+       is not used. */
+    const int32_t *worker_start;
+    int32_t num_workers;
 } plait_attn_args;
 
 #define PLAIT_ATTN_ARGS_INIT                                                                       \
@@ -150,7 +156,7 @@ typedef struct plait_attn_args {
         sizeof(plait_attn_args), PLAIT_OP_MLA, 0, 0, 0, 0, 0, 0, 0, NULL, NULL, NULL, NULL, 0, 0,  \
             NULL, PLAIT_F32, 0, 0, NULL, NULL, PLAIT_F32, 0, 0, 0, 0, 0, 0, NULL, PLAIT_F32, 0, 0, \
             NULL, 0, 0, NULL, NULL, 0, 0, 0, 1.0f, NULL, NULL, NULL, 0, 0, 0, 1.0f, NULL, 0, NULL, \
-            0, 0, NULL, 0, -1, NULL                                                                \
+            0, 0, NULL, 0, -1, NULL, NULL, 0                                                       \
     }
 
 /* ---- kernels -------------------------------------------------------------------------------- */

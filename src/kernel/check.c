@@ -152,6 +152,11 @@ plait_status plait_attn_check(const plait_attn_args *args)
         return FAIL("args is NULL");
     PLAIT_TRY(check_dims(args));
     PLAIT_TRY(check_tensors(args));
+    if (args->worker_start && (args->device < 0 || args->num_workers < 1 || !args->work))
+        return FAIL("worker_start with device %d, num_workers %d%s; wanted a device, workers, work",
+                    args->device, args->num_workers, args->work ? "" : ", no work");
+    if (args->device >= 0)
+        return PLAIT_OK; /* the rest is in the device's memory */
     PLAIT_TRY(check_row_start(args));
     for (int32_t s = 0; s < args->num_seqs; s++)
         PLAIT_TRY(check_ranges(args, s));

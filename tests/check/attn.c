@@ -6,7 +6,9 @@
  *
  * Tolerance by op and dtype: a score whose products sum up to A in absolute value may be off by
  * A * 2^-21 in float32, so lse may be off by that and by 1e-6 of itself, out by twice that share
- * of the largest value, and by one ulp of the output's type.
+ * of the largest value, and by one ulp of the output's type. Tensor cores truncate each partial
+ * sum, so that a device's score may be off by A * 2^-18, and multiply probabilities in the cache's
+ * type, so that its out may also be off by one rounding of each of them.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -16,9 +18,9 @@
 #include "tests/check/check.h"
 
 struct expected {
-    double lse, products; /* products: the largest sum of |q * k| of a score */
-    double largest;       /* of |v| among the keys */
-    double out[512];
+    double lse, products;         /* products: the largest sum of |q * k| of a score */
+    double largest;               /* of |v| among the keys */
+    double out[512], spread[512]; /* spread: the same sum with |v| */
 };
 
 /* The direct softmax of one row and head, in two passes. */
@@ -56,6 +58,7 @@ static void oracle(const plait_attn_case *c, int32_t seq, int32_t row, int32_t h
                               : c->v + ((c->key_base[seq] + key) * a->h_kv + kv_head) * a->d_v;
         for (int32_t d = 0; d < a->d_v; d++) {
             e->out[d] += weight * v[d] * a->out_scale;
+            e->spread[d] += weight * fabs(v[d] * a->out_scale);
             e->largest = fmax(e->largest, fabs(v[d] * a->out_scale));
         }
     }
@@ -90,6 +93,13 @@ static double ulp(plait_dtype dtype, double x)
     }
 }
 
+/* What rounding each probability to the cache's type may add to an output, as a share of its
+   spread. */
+static double rounding(const plait_attn_args *a)
+{
+    return a->device < 0 ? 0 : a->kv_dtype == PLAIT_BF16 ? 0x1p-8 : 0x1p-10;
+}
+
 /* Error as a share of the tolerance; equal infinities and NaN for NaN are no error. */
 static double share(double got, double want, double tolerance)
 {
@@ -114,14 +124,15 @@ static double compare_head(plait_attn_case *c, int32_t row, int32_t head, const 
     int64_t at = row * a->out_row_stride + local * a->out_head_stride;
     int64_t at_lse = row * a->lse_row_stride + local * a->lse_head_stride;
     size_t bytes = plait_dtype_bytes(a->out_dtype);
-    double slack = 1e-6 + ldexp(e->products, -21), worst = 0;
+    double slack = 1e-6 + ldexp(e->products, a->device < 0 ? -21 : -18), worst = 0;
     int exact = e->lse == -INFINITY;
     if (a->lse || a->lse_bases) {
         worst = share(get(lse, PLAIT_F32, at_lse), e->lse, slack + 1e-6 * fabs(e->lse));
         memset(lse + at_lse * 4, fill, 4);
     }
     for (int32_t d = 0; d < a->d_v; d++) {
-        double tolerance = 2 * slack * e->largest + ulp(a->out_dtype, e->out[d]);
+        double tolerance =
+            2 * slack * e->largest + ulp(a->out_dtype, e->out[d]) + rounding(a) * e->spread[d];
         double got = get(out, a->out_dtype, at + d);
         double ratio = exact ? (got == 0 && !signbit(got) ? 0 : INFINITY)
                              : share(got,
@@ -214,25 +225,33 @@ static void fill_buffers(plait_attn_case *c, int outputs, int workspace)
 }
 
 /* NULL, or what is wrong. */
-static const char *check_case(const plait_kernel *kernel, plait_attn_case *c, double *worst)
+static const char *check_case(const plait_kernel *kernel, plait_cuda *cuda, plait_attn_case *c,
+                              double *worst)
 {
     struct call call = {kernel, c};
+    plait_attn_args host = c->args;
     size_t need = plait_attn_workspace(kernel, &c->args, c->n_workers), bytes;
     if (!plait_guard_open(&c->buf[PLAIT_BUF_WORKSPACE], need, 64, 1, 0xff))
         return "no memory";
     c->args.workspace = c->buf[PLAIT_BUF_WORKSPACE].data;
     c->args.workspace_bytes = need;
-    if (plait_attn_check(&c->args) != PLAIT_OK)
+    host.device = -1;
+    if (plait_attn_check(&host) != PLAIT_OK)
         return plait_last_error();
     const char *why = NULL;
     unsigned char *first = NULL;
     for (int round = 0; round < 2 && !why; round++) {
-        fill_buffers(c, 0x99, round ? 0x41 : 0xff);
-        int result = plait_guard_call(run, &call);
+        int workspace = round ? 0x41 : 0xff;
+        fill_buffers(c, 0x99, workspace);
+        if (cuda)
+            why = plait_check_cuda(cuda, kernel, c, 0x99, workspace);
+        int result = cuda ? PLAIT_OK : plait_guard_call(run, &call);
         if (result < -900)
             return "it touched memory outside its buffers, or wrote to its inputs";
         if (result != PLAIT_OK)
             return plait_last_error();
+        if (why)
+            break;
         unsigned char *now = snapshot(c, &bytes);
         if (round == 0)
             first = now;
@@ -253,11 +272,16 @@ static const char *check_case(const plait_kernel *kernel, plait_attn_case *c, do
 }
 
 plait_check_counts plait_check_kernel(const plait_kernel *kernel, plait_cpu_features features,
-                                      uint64_t seed, FILE *to)
+                                      uint64_t seed, int32_t cases, FILE *to)
 {
     plait_check_counts n = {0, 0, 0, 0};
     char text[128];
-    for (int32_t i = 0; i < PLAIT_CHECK_CASES; i++) {
+    plait_cuda *cuda = NULL;
+    if (kernel->device == PLAIT_DEVICE_CUDA && plait_cuda_open(0, &cuda) != PLAIT_OK) {
+        n.skipped = cases;
+        return n;
+    }
+    for (int32_t i = 0; i < cases; i++) {
         plait_attn_case c;
         double worst = 0;
         const char *why = NULL, *refusal = NULL;
@@ -266,7 +290,7 @@ plait_check_counts plait_check_kernel(const plait_kernel *kernel, plait_cpu_feat
         if (!why)
             refusal = plait_kernel_refusal(kernel, &c.args, features, text, sizeof text);
         if (!why && !refusal)
-            why = check_case(kernel, &c, &worst);
+            why = check_case(kernel, cuda, &c, &worst);
         n.skipped += refusal != NULL;
         n.failed += why != NULL;
         n.passed += !why && !refusal;
@@ -276,5 +300,6 @@ plait_check_counts plait_check_kernel(const plait_kernel *kernel, plait_cpu_feat
                     why, worst);
         plait_attn_case_close(&c);
     }
+    plait_cuda_close(&cuda);
     return n;
 }

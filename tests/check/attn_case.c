@@ -88,6 +88,10 @@ static void choose_dims(plait_attn_args *a, const plait_caps *caps, plait_random
         a->d_qk = 576;
         a->d_v = 512;
     }
+    if (caps->d_qk_min == caps->d_qk_max) {
+        a->d_qk = caps->d_qk_min;
+        a->d_v = caps->d_v_min;
+    }
     a->h_kv = a->op == PLAIT_OP_MLA ? 1 : plait_random_int(r, 1, 3);
     a->h_q = heads[plait_random_int(r, 0, 7)] * a->h_kv;
     if (a->op == PLAIT_OP_GQA && number % 5 == 0) {
@@ -101,9 +105,21 @@ static void choose_dims(plait_attn_args *a, const plait_caps *caps, plait_random
     a->out_scale = number % 7 == 3 ? 0.5f : 1.0f;
 }
 
+/* A gap between rows or heads: on devices, of whole 16 bytes. */
+static int32_t gap(const plait_attn_case *c, plait_random *r, int32_t most)
+{
+    return plait_random_int(r, 0, most) * (c->args.device < 0 ? 1 : 8);
+}
+
+/* Alignment of a buffer of elements. */
+static size_t align_of(const plait_attn_case *c, size_t bytes)
+{
+    return c->args.device >= 0 ? 16 : bytes > 16 ? 4 : bytes;
+}
+
 static void *input(plait_attn_case *c, int which, size_t count, size_t bytes, int at_end, int fill)
 {
-    if (!plait_guard_open(&c->buf[which], count * bytes, bytes > 16 ? 4 : bytes, at_end, fill))
+    if (!plait_guard_open(&c->buf[which], count * bytes, align_of(c, bytes), at_end, fill))
         return NULL;
     return c->buf[which].data;
 }
@@ -186,8 +202,8 @@ static float scale_at(const float *scale, int32_t n, int32_t i)
 static int fill_q(plait_attn_case *c, plait_random *r, int at_end, enum values kind)
 {
     plait_attn_args *a = &c->args;
-    a->q_head_stride = a->d_qk + plait_random_int(r, 0, 3);
-    a->q_row_stride = a->h_q * a->q_head_stride + plait_random_int(r, 0, 3);
+    a->q_head_stride = a->d_qk + gap(c, r, 3);
+    a->q_row_stride = a->h_q * a->q_head_stride + gap(c, r, 3);
     size_t count = (size_t)(a->num_rows * a->q_row_stride);
     void *q = input(c, PLAIT_BUF_Q, count, plait_dtype_bytes(a->q_dtype), at_end, 0xff);
     c->q = calloc((size_t)a->num_rows * (size_t)a->h_q * (size_t)a->d_qk + 1, sizeof(double));
@@ -309,10 +325,10 @@ static int fill_kv(plait_attn_case *c, plait_random *r, int at_end, enum values 
     size_t bytes = plait_dtype_bytes(a->kv_dtype);
     if (!choose_pages(c, r, at_end, length))
         return 0;
-    a->k_head_stride = unit ? 1 : a->d_qk + plait_random_int(r, 0, 3);
+    a->k_head_stride = unit ? 1 : a->d_qk + gap(c, r, 3);
     a->k_token_stride = a->h_kv * a->k_head_stride;
-    a->k_page_stride = a->page_size * a->k_token_stride + plait_random_int(r, 0, 1);
-    a->v_head_stride = a->d_v + plait_random_int(r, 0, 3);
+    a->k_page_stride = a->page_size * a->k_token_stride + gap(c, r, 1);
+    a->v_head_stride = a->d_v + gap(c, r, 3);
     a->v_page_stride = a->page_size * a->v_head_stride; /* [page][head][token][d] */
     a->v_token_stride = a->v_head_stride;
     a->v_head_stride = a->v_page_stride;
@@ -380,14 +396,15 @@ static int open_outputs(plait_attn_case *c, plait_random *r, int at_end, int32_t
     plait_attn_args *a = &c->args;
     size_t bytes = plait_dtype_bytes(a->out_dtype);
     int two = number % 4 == 1 && a->h_q > 1;
-    a->out_head_stride = a->d_v + plait_random_int(r, 0, 3);
-    a->out_row_stride = a->h_q * a->out_head_stride + plait_random_int(r, 0, 3);
+    a->out_head_stride = a->d_v + gap(c, r, 3);
+    a->out_row_stride = a->h_q * a->out_head_stride + gap(c, r, 3);
     a->lse_head_stride = two ? a->num_rows : 1;
     a->lse_row_stride = two ? 1 : a->h_q + plait_random_int(r, 0, 3);
     size_t n = (size_t)(a->num_rows * a->out_row_stride);
     size_t n_lse = (size_t)(a->num_rows * (two ? a->h_q : a->lse_row_stride));
     for (int i = 0; i <= two; i++)
-        if (!plait_guard_open(&c->buf[PLAIT_BUF_OUT + i], n * bytes, bytes, at_end, 0x99) ||
+        if (!plait_guard_open(&c->buf[PLAIT_BUF_OUT + i], n * bytes, align_of(c, bytes), at_end,
+                              0x99) ||
             !plait_guard_open(&c->buf[PLAIT_BUF_LSE + i], n_lse * 4, 4, at_end, 0x99))
             return 0;
     a->out = c->buf[PLAIT_BUF_OUT].data;
@@ -417,6 +434,8 @@ int plait_attn_case_open(plait_attn_case *c, const plait_caps *caps, uint64_t se
     memset(c, 0, sizeof *c);
     c->args = init;
     c->args.op = caps->op;
+    c->args.device = caps->device == PLAIT_DEVICE_CPU ? -1 : 0;
+    c->number = number;
     choose_dims(&c->args, caps, &r, number);
     c->n_workers = plait_random_int(&r, 1, 3);
     int good = choose_rows(c, &r, at_end, ranges, length) && choose_scales(c, &r, at_end) &&

@@ -13,6 +13,7 @@
 #include <stdio.h>
 
 #include <plait/attn.h>
+#include <plait/cuda.h>
 
 /* ---- guarded buffers ------------------------------------------------------------------------ */
 
@@ -71,7 +72,7 @@ typedef struct plait_attn_case {
     plait_guard buf[PLAIT_BUFS];
     void *out_bases[2];
     float *lse_bases[2];
-    int32_t n_workers;
+    int32_t n_workers, number;
     double *q, *k, *v; /* the logical values, decoded and scaled */
     int64_t *key_base; /* [num_seqs]: first logical key of each sequence */
     char text[200];    /* what the case is */
@@ -80,6 +81,15 @@ typedef struct plait_attn_case {
 /* Builds case `number` for a capability row. Returns 0 without memory. */
 int plait_attn_case_open(plait_attn_case *c, const plait_caps *caps, uint64_t seed, int32_t number);
 void plait_attn_case_close(plait_attn_case *c);
+
+/*
+ * Runs the case on the CUDA device: copies its buffers there, between bands that must stay as they
+ * are, runs the kernel on a stream of its own, and copies the outputs back. Half of the cases
+ * without a schedule get the device's. outputs, workspace: what these are filled with before.
+ * Returns NULL or what is wrong.
+ */
+const char *plait_check_cuda(plait_cuda *cuda, const plait_kernel *kernel, plait_attn_case *c,
+                             int outputs, int workspace);
 
 /* ---- the whole check ------------------------------------------------------------------------ */
 
@@ -90,8 +100,8 @@ typedef struct plait_check_counts {
     double worst; /* largest error as a share of its tolerance */
 } plait_check_counts;
 
-/* All cases of one kernel; failures are told on `to`. */
+/* The first `cases` cases of one kernel; failures are told on `to`. */
 plait_check_counts plait_check_kernel(const plait_kernel *kernel, plait_cpu_features features,
-                                      uint64_t seed, FILE *to);
+                                      uint64_t seed, int32_t cases, FILE *to);
 
 #endif
