@@ -57,3 +57,17 @@ void fuzz_put(const char *file, const void *data, size_t size)
     FILE *f = fopen(path, "wb");
     CHECK(f && fwrite(data, 1, size, f) == size && fclose(f) == 0);
 }
+
+void fuzz_put_two(const char *first, const char *second, const uint8_t *data, size_t size)
+{
+    const uint8_t *nul = size ? memchr(data, 0, size) : NULL;
+    const size_t length = nul ? (size_t)(nul - data) : size;
+    fuzz_put(first, data, length);
+    if (nul) {
+        fuzz_put(second, nul + 1, size - length - 1);
+    } else {
+        char path[256];
+        snprintf(path, sizeof path, "%s/%s", fuzz_folder(), second);
+        unlink(path);
+    }
+}

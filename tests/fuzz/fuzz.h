@@ -56,4 +56,8 @@ const char *fuzz_folder(void);
 /* Writes a file of the folder. */
 void fuzz_put(const char *file, const void *data, size_t size);
 
+/* Writes what precedes the first NUL to one file, what follows it to another; without a NUL there
+   is no other file. */
+void fuzz_put_two(const char *first, const char *second, const uint8_t *data, size_t size);
+
 #endif

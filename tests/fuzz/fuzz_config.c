@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* config.json: whatever the text holds, it is refused with a sentence or its numbers lie inside
-   their bounds and fit each other. */
+/* config.json, and generation_config.json after a NUL byte: whatever the text holds, it is refused
+   with a sentence or its numbers lie inside their bounds and fit each other. */
 #include <math.h>
 
 #include <plait/status.h>
@@ -40,7 +40,14 @@ size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max_size, unsi
 int fuzz_one(const uint8_t *data, size_t size)
 {
     plait_config c;
-    if (plait_config_parse((const char *)data, size, "config.json", &c) == PLAIT_OK) {
+    plait_status status;
+    if (size && memchr(data, 0, size)) {
+        fuzz_put_two("config.json", "generation_config.json", data, size);
+        status = plait_config_load(fuzz_folder(), &c);
+    } else {
+        status = plait_config_parse((const char *)data, size, "config.json", &c);
+    }
+    if (status == PLAIT_OK) {
         check_config(&c);
     } else {
         CHECK(*plait_last_error());

@@ -22,6 +22,10 @@ case $target in
 config)
     cp models/tiny/config.json "$out/tiny.json"
     cp tests/vectors/variants/*.json "$out"
+    {
+        cat models/tiny/config.json
+        printf '\000{"eos_token_id": [1, 2]}'
+    } >"$out/generation"
     ;;
 safetensors)
     file f32 '{"a":{"dtype":"F32","shape":[2,2],"data_offsets":[0,16]}}' \
@@ -36,7 +40,14 @@ safetensors)
     printf '\001{"metadata":{"total_size":24},"weight_map":%s}' \
         '{"a":"a.safetensors","b":"b.safetensors"}' >"$out/index"
     ;;
-tokenizer) cp tests/fuzz/seeds/tokenizer/*.json "$out" ;;
+tokenizer)
+    cp tests/fuzz/seeds/tokenizer/*.json "$out"
+    {
+        sed 's/"post_processor":.*,"decoder"/"post_processor":null,"decoder"/' \
+            tests/fuzz/seeds/tokenizer/small.json
+        printf '\000{"add_bos_token": true, "bos_token": {"content": "<|begin_of_sentence|>"}}'
+    } >"$out/bos"
+    ;;
 text)
     printf '\000The read() function: caf\303\251 12345\r\n' >"$out/text"
     printf '\000\346\227\245\346\234\254 \360\237\231\202\355\240\200' >"$out/unicode"
