@@ -34,8 +34,8 @@ static plait_options_result read_options(plait_generate *g, int argc, char **arg
          .help = "or many: an object a line of FILE, and one a line of stdout"},
         {"--max-new-tokens", PLAIT_OPTION_INT, &g->max_new_tokens, "N", NULL, 1, many,
          .help = "most tokens to add (128)"},
-        {"--draft", PLAIT_OPTION_TEXT, &g->draft, "none|ngram|mtp",
-         .help = "what proposes tokens (none)"},
+        {"--draft", PLAIT_OPTION_TEXT, &g->draft, "none|ngram|mtp|DIR",
+         .help = "what proposes tokens; DIR: an EAGLE-3 head (none)"},
         {"--spec-tokens", PLAIT_OPTION_INT, &g->spec_tokens, "K", NULL, 1, 16,
          .help = "drafts in each step (3)"},
         {"--draft-kv", PLAIT_OPTION_CHOICE, &g->draft_kv, "sharded|replicated",
@@ -104,9 +104,6 @@ static int check_options(const plait_generate *g)
         return usage_error("--model is missing; it names a checkpoint's directory");
     if ((g->prompt != NULL) + (g->prompt_file != NULL) + (g->prompts != NULL) != 1)
         return usage_error("exactly one of --prompt, --prompt-file and --prompts is wanted");
-    if (strcmp(g->draft, "none") && strcmp(g->draft, "mtp") && strcmp(g->draft, "ngram"))
-        return usage_error("--draft DIR (an EAGLE-3 head) is not in this release step; --draft "
-                           "takes none|ngram|mtp");
     return 0;
 }
 
@@ -125,9 +122,11 @@ static plait_status engine_options(const plait_generate *g, plait_engine_options
     o->kv_cache_bytes = g->kv_cache;
     o->prefix_cache = !strcmp(g->prefix_cache, "on");
     o->threads = g->threads;
-    o->draft = !strcmp(g->draft, "mtp")     ? PLAIT_DRAFT_MTP
+    o->draft = !strcmp(g->draft, "none")    ? PLAIT_DRAFT_NONE
+               : !strcmp(g->draft, "mtp")   ? PLAIT_DRAFT_MTP
                : !strcmp(g->draft, "ngram") ? PLAIT_DRAFT_NGRAM
-                                            : PLAIT_DRAFT_NONE;
+                                            : PLAIT_DRAFT_EAGLE3;
+    o->draft_dir = g->draft;
     o->spec_tokens = g->spec_tokens;
     o->draft_kv_replicated = !strcmp(g->draft_kv, "replicated");
     if (strcmp(g->exchange, "auto"))

@@ -41,7 +41,8 @@ typedef enum plait_draft_kind {
     PLAIT_DRAFT_NONE = 0,
     PLAIT_DRAFT_MTP = 1,    /* the checkpoint's multi-token-prediction layer */
     PLAIT_DRAFT_ORACLE = 2, /* for tests: the target itself, decoded ahead and rolled back */
-    PLAIT_DRAFT_NGRAM = 3   /* what followed where the last tokens stood before: no weights */
+    PLAIT_DRAFT_NGRAM = 3,  /* what followed where the last tokens stood before: no weights */
+    PLAIT_DRAFT_EAGLE3 = 4  /* an EAGLE-3 head: draft_dir */
 } plait_draft_kind;
 
 #define PLAIT_KV_DTYPE_AUTO (-1) /* the compute dtype */
@@ -64,17 +65,19 @@ typedef struct plait_engine_options {
     double comm_timeout_s;       /* until a rank counts as lost; at least 1: ranks of a healthy
                                     group come apart by much of a pass */
     plait_cpu_features cpu_mask; /* features that kernels may use */
-    const char *kernel;          /* pattern of attention kernels to choose from; NULL: all */
+    const char *kernel;          /* pattern of attention kernels to choose from; NULL: all. A draft
+                                    of another kind whose kernels it does not name takes any */
     plait_comm *comm;            /* one rank for each handle, see below; NULL: threads */
     int32_t prefix_cache; /* 1: KV of prompts and outputs stays for requests that begin alike */
     const plait_allocator *allocator; /* of caches and step buffers, kept until close; NULL: libc */
-    int32_t debug_ranks; /* 1: all ranks compare a hash of their tokens at every step, and fail
-                            with PLAIT_E_COMM and the rank's number where one differs */
+    int32_t debug_ranks;   /* 1: all ranks compare a hash of their tokens at every step, and fail
+                              with PLAIT_E_COMM and the rank's number where one differs */
+    const char *draft_dir; /* PLAIT_DRAFT_EAGLE3: the head's config.json and safetensors */
 } plait_engine_options;
 #define PLAIT_ENGINE_OPTIONS_INIT                                                                  \
     {                                                                                              \
         sizeof(plait_engine_options), NULL, 0, 1, 1, PLAIT_BF16, PLAIT_KV_DTYPE_AUTO, 64, 0, 0,    \
-            PLAIT_DRAFT_NONE, 3, 0, 0, 30.0, PLAIT_CPU_ALL, NULL, NULL, 1, NULL, 0                 \
+            PLAIT_DRAFT_NONE, 3, 0, 0, 30.0, PLAIT_CPU_ALL, NULL, NULL, 1, NULL, 0, NULL           \
     }
 
 /*
@@ -210,13 +213,13 @@ PLAIT_API void plait_generation_close(plait_generation **generation);
  *   logits        [num_ids][vocab]
  *   router_margin [num_ids] the smallest gap, over layers, between what the router chose and the
  *                 best of what it left out (groups and experts), +inf for a model without MoE
- *   mtp_logits    [num_ids - 1 + more_drafts][vocab], row i: state of token i and token i+1; the
+ *   draft_logits    [num_ids - 1 + more_drafts][vocab], row i: state of token i and token i+1; the
  *                 further rows take the draft chosen by the row before and the state it gave
- *                 (needs draft mtp)
+ *                 (needs draft mtp or eagle3; -inf at tokens that the draft's head has not)
  */
 PLAIT_API plait_status plait_engine_logits(plait_engine *engine, const int32_t *ids,
                                            int64_t num_ids, int32_t chunk, float *logits,
-                                           float *router_margin, float *mtp_logits,
+                                           float *router_margin, float *draft_logits,
                                            int32_t more_drafts);
 
 #ifdef __cplusplus

@@ -67,9 +67,11 @@ plait_status plait_attend_open_plan(const plait_attend *a, plait_kv_group *g)
     const plait_attend_options *o = &a->options;
     plait_plan_options p = PLAIT_PLAN_OPTIONS_INIT;
     p.shard = g->shard;
-    p.op = PLAIT_OP_MLA;
+    p.op = o->op;
+    p.q_head0 = o->q_head0;
+    p.q_per_kv = o->q_per_kv;
     p.h_q = is_sharded(a, g) ? o->group_heads : o->num_heads;
-    p.h_kv = 1;
+    p.h_kv = o->num_kv_heads;
     p.d_qk = o->d_qk;
     p.d_v = o->d_v;
     p.page_size = g->page_size;
@@ -101,6 +103,16 @@ static plait_status gather_tables(plait_attend *a, const plait_kv_group *g, int3
     return PLAIT_OK;
 }
 
+/* GQA: a token's values follow its keys. */
+static void set_layer(plait_attend *a, const plait_kv_group *g, int32_t layer)
+{
+    const plait_attend_options *o = &a->options;
+    const unsigned char *at = plait_kv_layer(g, layer);
+    a->args.k = at;
+    if (o->op == PLAIT_OP_GQA)
+        a->args.v = at + (size_t)o->num_kv_heads * (size_t)o->d_qk * plait_dtype_bytes(g->dtype);
+}
+
 /* The arguments that all layers of the batch share, the kernel for them, and its workspace. */
 static plait_status prepare(plait_attend *a, const plait_kv_group *g)
 {
@@ -113,10 +125,12 @@ static plait_status prepare(plait_attend *a, const plait_kv_group *g)
     args->q_dtype = o->q_dtype;
     args->q_head_stride = o->d_qk;
     args->q_row_stride = (int64_t)o->num_heads * o->d_qk;
-    args->k = plait_kv_layer(g, 0);
+    set_layer(a, g, 0);
     args->kv_dtype = g->dtype;
-    args->k_token_stride = args->k_head_stride = g->width;
-    args->k_page_stride = (int64_t)g->width * g->page_size;
+    args->k_token_stride = args->v_token_stride = g->width;
+    args->k_page_stride = args->v_page_stride = (int64_t)g->width * g->page_size;
+    args->k_head_stride = o->d_qk;
+    args->v_head_stride = o->d_v;
     args->out = a->out;
     args->out_dtype = PLAIT_F32;
     args->out_head_stride = o->d_v;
@@ -170,7 +184,7 @@ plait_status plait_attend_begin(plait_attend *a, const plait_kv_group *g, int32_
 
 plait_status plait_attend_step(plait_attend *a, const plait_kv_group *g, int32_t layer)
 {
-    a->args.k = plait_kv_layer(g, layer);
+    set_layer(a, g, layer);
     if (is_sharded(a, g))
         return plait_dcp_step(a->dcp, a->kernel, &a->args, a->options.executor);
     return plait_attn_run(a->kernel, &a->args, a->options.executor);

@@ -17,7 +17,10 @@ typedef struct plait_attend_options {
     int32_t num_heads;        /* of this rank */
     int32_t group_heads;      /* of its DCP group */
     const int32_t *dcp_heads; /* [D] heads of each rank of the DCP group */
-    int32_t d_qk, d_v;        /* latent + rope, latent */
+    plait_op op;
+    int32_t num_kv_heads;      /* in the cache; MLA: 1 */
+    int32_t q_head0, q_per_kv; /* of the first head of a call, as in plait_attn_args; MLA: 0 */
+    int32_t d_qk, d_v;         /* MLA: latent + rope, latent */
     float softmax_scale;
     plait_dtype q_dtype;
     int32_t max_rows, max_seqs;

@@ -11,6 +11,7 @@ static const plait_drafter *const drafters[] = {
     [PLAIT_DRAFT_MTP] = &plait_drafter_mtp,
     [PLAIT_DRAFT_ORACLE] = &plait_drafter_oracle,
     [PLAIT_DRAFT_NGRAM] = &plait_drafter_ngram,
+    [PLAIT_DRAFT_EAGLE3] = &plait_drafter_eagle3,
 };
 
 const plait_drafter *plait_drafter_of(plait_draft_kind kind)

@@ -33,6 +33,11 @@ typedef struct plait_drafter {
     plait_status (*advance)(struct plait_session *session, int32_t num, const int32_t *list,
                             int32_t round);
 
+    /* The draft layer over the rows of the current batch of session->draft: ids[i] is the token
+       after the row's index, states [num_rows][hidden]. pass->hidden receives the states that give
+       drafts and are fed back. NULL: there is no such layer. */
+    plait_status (*run)(struct plait_session *session, const int32_t *ids, const float *states);
+
     /* Logits of n <= max_logit_rows states over the target's vocabulary into pass->logits; -inf at
        tokens that it cannot propose. NULL: the target's head. */
     plait_status (*logits)(struct plait_session *session, const float *states, int32_t n);
@@ -61,6 +66,14 @@ int32_t plait_draft_last_token(const struct plait_sequence *sequence);
 /* Row `row` of the pass's result becomes the state of sequence `place`. */
 void plait_draft_keep_state(struct plait_session *session, int32_t place, int32_t row);
 
-extern const plait_drafter plait_drafter_mtp, plait_drafter_oracle, plait_drafter_ngram;
+/* draft_layer.c: catch_up and advance of drafters that have `run`. states [rows][hidden]: of the
+   rows of the last target pass. */
+plait_status plait_draft_layer_catch_up(struct plait_session *session, int32_t num,
+                                        const float *states);
+plait_status plait_draft_layer_advance(struct plait_session *session, int32_t num,
+                                       const int32_t *list, int32_t round);
+
+extern const plait_drafter plait_drafter_mtp, plait_drafter_oracle, plait_drafter_ngram,
+    plait_drafter_eagle3;
 
 #endif

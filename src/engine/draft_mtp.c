@@ -1,60 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * draft_mtp.c: proposals of the MTP layer.
- *
- * Row i holds token i + 1 beside the state of token i; its KV has index i. Rows with known tokens
- * take the target's states (catch up), so that after acceptance nothing of the draft's own
- * approximation stays. The state of the last such row gives the first draft and is fed back for
- * the next.
- */
-#include <string.h>
-
-#include "core/status.h"
+/* draft_mtp.c: proposals of the MTP layer, which takes the target's states after its last norm. */
 #include "engine/session.h"
+
+static plait_status run(plait_session *s, const int32_t *ids, const float *states)
+{
+    return plait_pass_mtp(s->pass, s->draft, ids, states);
+}
 
 static plait_status catch_up(plait_session *s, int32_t num)
 {
-    const int64_t hidden = s->pass->model->config->hidden_size;
-    PLAIT_TRY(plait_session_begin(s, s->draft, num));
-    for (int32_t i = 0, row = 0; i < num; i++) {
-        const plait_sequence *q = &s->sequences[s->tables[i]];
-        const size_t count = (size_t)s->counts[i];
-        memcpy(s->ids + row, q->ids + s->starts[i] + 1, count * sizeof *s->ids);
-        memcpy(s->states + row * hidden, s->pass->hidden + q->row * hidden,
-               count * (size_t)hidden * sizeof(float));
-        row += s->counts[i];
-    }
-    PLAIT_TRY(plait_pass_mtp(s->pass, s->draft, s->ids, s->states));
-    for (int32_t i = 0, row = 0; i < num; i++) {
-        row += s->counts[i];
-        plait_draft_keep_state(s, s->tables[i], row - 1);
-    }
-    return PLAIT_OK;
-}
-
-/* One row each: the last draft beside the state that gave it. Catching up made the state of the
-   first. */
-static plait_status advance(plait_session *s, int32_t num, const int32_t *list, int32_t round)
-{
-    const int64_t hidden = s->pass->model->config->hidden_size;
-    const int32_t n = round > 0 ? plait_draft_list_rows(s, num, list, round, 1) : 0;
-    if (n == 0)
-        return PLAIT_OK;
-    PLAIT_TRY(plait_session_begin(s, s->draft, n));
-    for (int32_t i = 0; i < n; i++) {
-        const plait_sequence *q = &s->sequences[s->tables[i]];
-        s->ids[i] = plait_draft_last_token(q);
-        memcpy(s->states + i * hidden, q->state, (size_t)hidden * sizeof(float));
-    }
-    PLAIT_TRY(plait_pass_mtp(s->pass, s->draft, s->ids, s->states));
-    for (int32_t i = 0; i < n; i++)
-        plait_draft_keep_state(s, s->tables[i], i);
-    return PLAIT_OK;
+    return plait_draft_layer_catch_up(s, num, s->pass->hidden);
 }
 
 const plait_drafter plait_drafter_mtp = {
     .name = "mtp",
     .has_kv = 1,
     .catch_up = catch_up,
-    .advance = advance,
+    .advance = plait_draft_layer_advance,
+    .run = run,
 };

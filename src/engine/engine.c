@@ -7,6 +7,7 @@
 #include "core/log.h"
 #include "core/status.h"
 #include "engine/engine_ranks.h"
+#include "engine/pass_eagle3.h"
 
 /* ---- ranks ----------------------------------------------------------------------------------- */
 
@@ -96,6 +97,8 @@ static plait_status check_options(const plait_engine_options *o)
                           plait_dtype_name((plait_dtype)o->kv_dtype));
     if (o->draft != PLAIT_DRAFT_NONE && !plait_drafter_of(o->draft))
         return plait_fail(PLAIT_E_ARG, "draft %d is no kind of draft", (int)o->draft);
+    if (o->draft == PLAIT_DRAFT_EAGLE3 && !o->draft_dir)
+        return plait_fail(PLAIT_E_ARG, "draft_dir is NULL: it names the EAGLE-3 head's folder");
     if (o->draft != PLAIT_DRAFT_NONE &&
         (o->spec_tokens < 1 || o->spec_tokens > PLAIT_MAX_SPEC_TOKENS))
         return plait_fail(PLAIT_E_ARG, "spec_tokens %d must be 1 .. %d", (int)o->spec_tokens,
@@ -110,19 +113,6 @@ static plait_status check_options(const plait_engine_options *o)
     return PLAIT_OK;
 }
 
-/* A KV group's shape; pages come with the requests. */
-static void set_group(const plait_rank *r, int32_t d, int32_t layers, plait_kv_group *g)
-{
-    const plait_engine *e = r->engine;
-    g->shard = (plait_shard){d, d > 1 ? r->heads.dcp_rank : 0, e->options.interleave};
-    g->num_layers = layers;
-    g->width = e->config.kv_lora_rank + e->config.qk_rope_dim;
-    g->page_size = e->options.page_size;
-    g->dtype = (plait_dtype)e->options.kv_dtype;
-    g->caching = e->options.prefix_cache;
-    g->allocator = e->options.allocator;
-}
-
 static plait_status open_attention(plait_rank *r, const plait_executor *executor)
 {
     const plait_engine *e = r->engine;
@@ -132,6 +122,8 @@ static plait_status open_attention(plait_rank *r, const plait_executor *executor
     a.num_heads = r->model.num_heads;
     a.group_heads = r->heads.group_head_end - r->heads.group_head_begin;
     a.dcp_heads = r->dcp_heads;
+    a.op = PLAIT_OP_MLA;
+    a.num_kv_heads = 1;
     a.d_qk = c->kv_lora_rank + c->qk_rope_dim;
     a.d_v = c->kv_lora_rank;
     a.softmax_scale = plait_rope_softmax_scale(&c->rope, c->qk_nope_dim + c->qk_rope_dim);
@@ -146,13 +138,9 @@ static plait_status open_attention(plait_rank *r, const plait_executor *executor
     a.dcp_ranks = o->dcp > 1 ? r->dcp_ranks : NULL;
     a.exchange = (plait_exchange)o->exchange;
     PLAIT_TRY(plait_attend_open(&a, &r->attend));
-    set_group(r, o->dcp, c->num_layers, &r->target);
+    plait_rank_set_group(r, o->dcp, c->num_layers, a.d_qk, &r->target);
     PLAIT_TRY(plait_attend_open_plan(&r->attend, &r->target));
-    if (!r->session.drafter || !r->session.drafter->has_kv)
-        return PLAIT_OK;
-    set_group(r, o->draft_kv_replicated ? 1 : o->dcp, 1, &r->draft);
-    r->draft.ahead = 1;
-    return plait_attend_open_plan(&r->attend, &r->draft);
+    return plait_rank_open_draft(r);
 }
 
 /* Loads a rank: what needs no other rank. */
@@ -172,8 +160,9 @@ static plait_status load_rank(plait_rank *r)
     r->model.n_slices = executor->n_workers;
     r->model.head_begin = r->heads.head_begin;
     r->model.num_heads = r->heads.head_end - r->heads.head_begin;
-    return plait_model_load(e->checkpoint, &e->config, r->gemms, o->dtype,
-                            o->draft == PLAIT_DRAFT_MTP, &r->model);
+    PLAIT_TRY(plait_model_load(e->checkpoint, &e->config, r->gemms, o->dtype,
+                               o->draft == PLAIT_DRAFT_MTP, &r->model));
+    return plait_rank_load_draft(r);
 }
 
 /* What does not depend on requests; collective over the DCP group. */
@@ -186,9 +175,12 @@ static plait_status open_buffers(plait_rank *r)
     PLAIT_TRY(open_attention(r, executor));
     PLAIT_TRY(plait_pass_open(&r->model, &e->rope, e->embedding, &r->attend, executor,
                               PLAIT_ENGINE_ROWS, PLAIT_ENGINE_LOGIT_ROWS, &r->pass));
+    if (r->pass.eagle3) {
+        r->pass.eagle3->attend = &r->draft_attend;
+        r->pass.eagle3->rope = &e->draft_rope;
+    }
     r->session.pass = &r->pass;
     r->session.target = &r->target;
-    r->session.draft = r->session.drafter && r->session.drafter->has_kv ? &r->draft : NULL;
     r->session.spec_tokens = o->spec_tokens;
     r->session.debug_ranks = o->debug_ranks;
     r->session.tokenizer = e->tokenizer;
@@ -236,6 +228,7 @@ static plait_status layout_ranks(plait_engine *e)
             PLAIT_TRY(plait_heads_of_rank(&heads, r->heads.dcp_group * e->options.dcp + d, &other));
             r->dcp_heads[d] = other.head_end - other.head_begin;
         }
+        PLAIT_TRY(plait_rank_layout_draft(r));
     }
     return PLAIT_OK;
 }
@@ -245,10 +238,7 @@ static plait_status open_files(plait_engine *e)
     const char *dir = e->options.model_dir;
     PLAIT_TRY(plait_config_load(dir, &e->config));
     const plait_config *c = &e->config;
-    if (e->options.draft == PLAIT_DRAFT_MTP && c->num_mtp_layers < 1)
-        return plait_fail(PLAIT_E_UNSUPPORTED,
-                          "%s has no MTP layer (num_nextn_predict_layers is 0): use another draft",
-                          dir);
+    PLAIT_TRY(plait_engine_open_draft(e));
     PLAIT_TRY(plait_tokenizer_open(dir, &e->tokenizer));
     PLAIT_TRY(plait_checkpoint_open(dir, c, &e->checkpoint));
     PLAIT_TRY(plait_rope_table_open(&c->rope, c->max_position, &e->rope));
@@ -281,6 +271,7 @@ static plait_status open_engine(plait_engine *e)
     PLAIT_TRY(plait_engine_run(e, open_rank, NULL));
     plait_checkpoint_finish(e->checkpoint, &e->config);
     plait_checkpoint_close(&e->checkpoint);
+    plait_checkpoint_close(&e->eagle3.checkpoint);
     return PLAIT_OK;
 }
 
@@ -305,7 +296,7 @@ plait_status plait_engine_open(const plait_engine_options *options, plait_engine
     if (status != PLAIT_OK)
         plait_engine_close(&e);
     else
-        e->options.model_dir = NULL;
+        e->options.model_dir = e->options.draft_dir = NULL;
     *out = e;
     return status;
 }
@@ -317,6 +308,7 @@ static void close_rank(plait_rank *r)
         plait_pass_close(&r->pass);
     plait_kv_close(&r->target);
     plait_kv_close(&r->draft);
+    plait_attend_close(&r->draft_attend);
     plait_attend_close(&r->attend);
     plait_model_close(&r->model);
     plait_gemm_set_close(&r->gemms);
@@ -335,6 +327,8 @@ void plait_engine_close(plait_engine **engine)
         close_rank(&e->ranks[i]);
     free(e->ranks);
     free(e->embedding);
+    plait_eagle3_close(&e->eagle3);
+    plait_rope_table_close(&e->draft_rope);
     plait_rope_table_close(&e->rope);
     plait_checkpoint_close(&e->checkpoint);
     plait_tokenizer_close(&e->tokenizer);

@@ -93,7 +93,10 @@ static uint64_t hash_model(const plait_engine *e)
     const size_t size = (size_t)c->vocab_size * (size_t)c->hidden_size;
     for (size_t i = 0; i < size; i += 1 + size / 4096)
         hash = plait_engine_hash(hash, &e->embedding[i], sizeof e->embedding[i]);
-    return hash;
+    const plait_eagle3_config *head = &e->eagle3.config;
+    hash = plait_engine_hash(hash, head->aux, sizeof head->aux);
+    return plait_engine_hash(hash, e->eagle3.target_ids,
+                             (size_t)head->draft_vocab_size * sizeof *e->eagle3.target_ids);
 }
 
 static void find_place(struct place *p)

@@ -321,17 +321,19 @@ struct forced {
     const int32_t *ids;
     int64_t num;
     int32_t chunk, more_drafts;
-    float *logits, *margin, *mtp_logits;
+    float *logits, *margin, *draft_logits;
 };
 
-/* Logits of the pass's `count` states to out (rank 0 only), row by row. */
-static plait_status put_logits(plait_rank *r, int32_t count, float *out)
+/* Logits of the pass's `count` states to out (rank 0 only), row by row; by the target's head
+   where fn is NULL. */
+static plait_status put_logits(plait_rank *r, plait_logits_fn fn, int32_t count, float *out)
 {
     plait_pass *p = &r->pass;
     const int64_t vocab = r->engine->config.vocab_size, hidden = r->engine->config.hidden_size;
     for (int32_t at = 0; at < count; at += p->max_logit_rows) {
         const int32_t n = count - at < p->max_logit_rows ? count - at : p->max_logit_rows;
-        PLAIT_TRY(plait_pass_logits(p, p->hidden + at * hidden, n));
+        PLAIT_TRY(fn ? fn(&r->session, p->hidden + at * hidden, n)
+                     : plait_pass_logits(p, p->hidden + at * hidden, n));
         if (r->rank == 0)
             memcpy(out + at * vocab, p->logits, (size_t)(n * vocab) * sizeof(float));
     }
@@ -351,13 +353,13 @@ static plait_status forced_chunk(plait_rank *r, const struct forced *f, int64_t 
     if (f->margin && r->rank == 0)
         memcpy(f->margin + at, r->pass.margin, (size_t)count * sizeof(float));
     if (f->logits)
-        PLAIT_TRY(put_logits(r, count, f->logits + at * vocab));
+        PLAIT_TRY(put_logits(r, NULL, count, f->logits + at * vocab));
     s->counts[0] = at + count < f->num ? count : count - 1;
-    if (!f->mtp_logits || s->counts[0] == 0)
+    if (!f->draft_logits || s->counts[0] == 0)
         return PLAIT_OK;
     s->sequences[0].row = 0;
     PLAIT_TRY(plait_draft_catch_up(s, 1));
-    return put_logits(r, s->counts[0], f->mtp_logits + at * vocab);
+    return put_logits(r, s->drafter->logits, s->counts[0], f->draft_logits + at * vocab);
 }
 
 /* Rows of the draft layer after the last one: the draft that the row before chose, with the state
@@ -369,15 +371,15 @@ static plait_status forced_drafts(plait_rank *r, const struct forced *f)
     const int64_t hidden = r->engine->config.hidden_size;
     int32_t row = s->counts[0] - 1;
     for (int32_t i = 0; i < f->more_drafts; i++, row = 0) {
-        PLAIT_TRY(plait_session_choose(s, NULL, r->pass.hidden + row * hidden, 1, NULL, s->ids));
         memcpy(s->states, r->pass.hidden + row * hidden, (size_t)hidden * sizeof(float));
+        PLAIT_TRY(plait_session_choose(s, s->drafter->logits, s->states, 1, NULL, s->ids));
         s->tables[0] = 0;
         s->starts[0] = f->num - 1 + i;
         s->counts[0] = 1;
         s->is_prompt[0] = 0;
         PLAIT_TRY(plait_session_begin(s, s->draft, 1));
-        PLAIT_TRY(plait_pass_mtp(&r->pass, s->draft, s->ids, s->states));
-        PLAIT_TRY(put_logits(r, 1, f->mtp_logits + (f->num - 1 + i) * vocab));
+        PLAIT_TRY(s->drafter->run(s, s->ids, s->states));
+        PLAIT_TRY(put_logits(r, s->drafter->logits, 1, f->draft_logits + (f->num - 1 + i) * vocab));
     }
     return PLAIT_OK;
 }
@@ -391,16 +393,17 @@ static plait_status forced_rank(plait_rank *r, void *arg)
         const int64_t rest = f->num - at;
         PLAIT_TRY(forced_chunk(r, f, at, (int32_t)(rest < f->chunk ? rest : f->chunk)));
     }
-    return f->mtp_logits ? forced_drafts(r, f) : PLAIT_OK;
+    return f->draft_logits ? forced_drafts(r, f) : PLAIT_OK;
 }
 
 plait_status plait_engine_logits(plait_engine *e, const int32_t *ids, int64_t num_ids,
                                  int32_t chunk, float *logits, float *router_margin,
-                                 float *mtp_logits, int32_t more_drafts)
+                                 float *draft_logits, int32_t more_drafts)
 {
     PLAIT_TRY(check_usable(e));
-    if (mtp_logits && e->options.draft != PLAIT_DRAFT_MTP)
-        return plait_fail(PLAIT_E_ARG, "MTP logits need an engine opened with draft mtp");
+    if (draft_logits && !e->ranks[0].session.draft)
+        return plait_fail(PLAIT_E_ARG,
+                          "draft logits need an engine opened with draft mtp or eagle3");
     if (chunk < 0 || more_drafts < 0)
         return plait_fail(PLAIT_E_ARG, "chunk %d and more_drafts %d must not be negative",
                           (int)chunk, (int)more_drafts);
@@ -418,7 +421,7 @@ plait_status plait_engine_logits(plait_engine *e, const int32_t *ids, int64_t nu
     f.chunk = chunk && chunk < PLAIT_ENGINE_ROWS ? chunk : PLAIT_ENGINE_ROWS;
     f.logits = logits;
     f.margin = router_margin;
-    f.mtp_logits = mtp_logits;
+    f.draft_logits = draft_logits;
     f.more_drafts = more_drafts;
     plait_status status = open_generation(e, &f.call);
     if (status == PLAIT_OK)

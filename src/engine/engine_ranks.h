@@ -7,6 +7,7 @@
 
 #include <plait/engine.h>
 
+#include "engine/eagle3.h"
 #include "engine/session.h"
 
 enum {
@@ -21,13 +22,13 @@ typedef plait_status (*plait_rank_fn)(plait_rank *rank, void *arg);
 struct plait_rank {
     plait_engine *engine;
     int32_t rank;
-    plait_heads_rank heads;
+    plait_heads_rank heads, draft_heads; /* draft_heads: of an EAGLE-3 head */
     int32_t dcp_heads[PLAIT_COMM_MAX_RANKS];
     plait_pool *pool;
     plait_comm *ranks, *dcp_ranks;
     plait_gemm_set *gemms;
     plait_model model;
-    plait_attend attend;
+    plait_attend attend, draft_attend; /* draft_attend: of an EAGLE-3 head */
     plait_pass pass;
     plait_kv_group target, draft;
     plait_session session;
@@ -45,7 +46,8 @@ struct plait_engine {
     plait_config config;
     plait_tokenizer *tokenizer;
     plait_checkpoint *checkpoint; /* during open only */
-    plait_rope_table rope;
+    plait_rope_table rope, draft_rope;
+    plait_eagle3_head eagle3; /* of draft_dir */
     float *embedding;
     int32_t num_ranks, threads_per_rank;
     int32_t num_local;           /* ranks of this process: all, or one of options.comm */
@@ -57,6 +59,22 @@ struct plait_engine {
 /* Calls fn for every rank, each on its own thread (rank 0 on the calling one). The first failure
    that is no mere echo of another rank's is returned with its sentence. */
 plait_status plait_engine_run(plait_engine *engine, plait_rank_fn fn, void *arg);
+
+/* ---- engine_draft.c -------------------------------------------------------------------------- */
+
+/* A KV group's shape; pages come with the requests. */
+void plait_rank_set_group(const plait_rank *rank, int32_t d, int32_t layers, int32_t width,
+                          plait_kv_group *group);
+
+/* The drafter's files; refuses a draft that the model has not. */
+plait_status plait_engine_open_draft(plait_engine *engine);
+
+/* The rank's heads and weights of an EAGLE-3 head, if there is one. */
+plait_status plait_rank_layout_draft(plait_rank *rank);
+plait_status plait_rank_load_draft(plait_rank *rank);
+
+/* The drafter's attention and KV group, after the target's. Collective over the DCP group. */
+plait_status plait_rank_open_draft(plait_rank *rank);
 
 /* ---- engine_agree.c: ranks of a caller's group; without one each returns `status`. Collective;
    all ranks return the same. ----------------------------------------------------------------- */

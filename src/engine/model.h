@@ -41,16 +41,24 @@ typedef struct plait_mtp {
     plait_layer layer;
 } plait_mtp;
 
+/* A rank's part of the product that gives logits. */
+typedef struct plait_head {
+    plait_gemm **products;        /* [slices of count] */
+    int32_t begin, count, stride; /* ids of this rank; stride: of the largest rank */
+} plait_head;
+
+struct plait_eagle3;
+
 typedef struct plait_model {
     const plait_config *config;
-    int32_t rank, n_ranks, n_slices;                /* slices: one for each worker */
-    int32_t head_begin, num_heads;                  /* this rank's query heads */
-    int32_t vocab_begin, vocab_count, vocab_stride; /* its logits; stride: of the largest rank */
+    int32_t rank, n_ranks, n_slices; /* slices: one for each worker */
+    int32_t head_begin, num_heads;   /* this rank's query heads */
     plait_layer *layers;
     float *final_norm;
-    plait_gemm **head; /* [slices of vocab_count] */
-    plait_mtp *mtp;    /* NULL: not loaded */
-    void **owned;      /* small arrays to free */
+    plait_head head;
+    plait_mtp *mtp;              /* NULL: not loaded */
+    struct plait_eagle3 *eagle3; /* NULL: no such head */
+    void **owned;                /* small arrays to free */
     int32_t num_owned, cap_owned;
 } plait_model;
 

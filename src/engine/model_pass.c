@@ -10,14 +10,14 @@
 #include "core/convert.h"
 #include "core/status.h"
 #include "engine/moe.h"
+#include "engine/pass_eagle3.h"
+#include "engine/pass_parts.h"
 
 /* ---- tasks ----------------------------------------------------------------------------------- */
 
-typedef plait_status (*item_fn)(plait_pass *pass, int32_t item, int32_t worker);
-
 struct items {
     plait_pass *pass;
-    item_fn fn;
+    plait_pass_item_fn fn;
     int32_t count;
     atomic_int next;
 };
@@ -34,8 +34,7 @@ static plait_status take_items(void *task, int32_t worker, int32_t n_workers)
     }
 }
 
-/* Items write distinct outputs, so that it does not matter which worker takes one. */
-static plait_status run_items(plait_pass *p, int32_t count, item_fn fn)
+plait_status plait_pass_items(plait_pass *p, int32_t count, plait_pass_item_fn fn)
 {
     struct items items = {p, fn, count, 0};
     if (p->n_workers == 1 || count == 1)
@@ -45,7 +44,7 @@ static plait_status run_items(plait_pass *p, int32_t count, item_fn fn)
 
 /* ---- norms ----------------------------------------------------------------------------------- */
 
-static void rms_norm(const float *x, const float *weight, int32_t n, float eps, float *out)
+void plait_pass_rms_norm(const float *x, const float *weight, int32_t n, float eps, float *out)
 {
     float sum = 0;
     for (int32_t i = 0; i < n; i++)
@@ -55,12 +54,12 @@ static void rms_norm(const float *x, const float *weight, int32_t n, float eps, 
         out[i] = x[i] * scale * weight[i];
 }
 
-static void norm_rows(const plait_pass *p, const float *x, const float *weight, float *out)
+void plait_pass_norm_rows(const plait_pass *p, const float *x, const float *weight, float *out)
 {
-    const plait_config *c = p->model->config;
+    const int32_t hidden = p->model->config->hidden_size;
     for (int32_t r = 0; r < p->num_rows; r++)
-        rms_norm(x + (int64_t)r * c->hidden_size, weight, c->hidden_size, c->rms_norm_eps,
-                 out + (int64_t)r * c->hidden_size);
+        plait_pass_rms_norm(x + (int64_t)r * hidden, weight, hidden, p->eps,
+                            out + (int64_t)r * hidden);
 }
 
 /* ---- attention ------------------------------------------------------------------------------- */
@@ -74,15 +73,14 @@ static plait_status write_latents(plait_pass *p, int32_t worker)
                              width));
     for (int32_t r = 0; r < p->num_rows; r++) {
         float *row = p->latent + (int64_t)r * width;
-        rms_norm(row, p->layer->kv_norm, c->kv_lora_rank, c->rms_norm_eps, row);
+        plait_pass_rms_norm(row, p->layer->kv_norm, c->kv_lora_rank, c->rms_norm_eps, row);
         plait_rope_apply(p->rope, p->attend->view->position[r], row + c->kv_lora_rank);
         plait_kv_write(p->group, p->layer_index, p->attend->view->slot[r], row);
     }
     return PLAIT_OK;
 }
 
-/* Rounds `n` values into a row of queries. */
-static void put_query(const plait_attend *a, int64_t at, const float *values, int32_t n)
+void plait_pass_put_query(const plait_attend *a, int64_t at, const float *values, int32_t n)
 {
     if (a->options.q_dtype == PLAIT_F32) {
         memcpy((float *)a->q + at, values, (size_t)n * sizeof(float));
@@ -106,10 +104,10 @@ static plait_status query_slice(plait_pass *p, int32_t slice, int32_t worker)
 static plait_status query_state(plait_pass *p)
 {
     const plait_config *c = p->model->config;
-    PLAIT_TRY(run_items(p, p->model->n_slices, query_slice));
+    PLAIT_TRY(plait_pass_items(p, p->model->n_slices, query_slice));
     for (int32_t r = 0; r < p->num_rows; r++) {
         float *row = p->query + (int64_t)r * c->q_lora_rank;
-        rms_norm(row, p->layer->q_norm, c->q_lora_rank, c->rms_norm_eps, row);
+        plait_pass_rms_norm(row, p->layer->q_norm, c->q_lora_rank, c->rms_norm_eps, row);
     }
     return PLAIT_OK;
 }
@@ -130,8 +128,8 @@ static plait_status query_head(plait_pass *p, int32_t head, int32_t worker)
         float *rope = w->head + (int64_t)r * d_q + c->qk_nope_dim;
         const int64_t at = ((int64_t)r * p->model->num_heads + head) * stride;
         plait_rope_apply(p->rope, p->attend->view->position[r], rope);
-        put_query(p->attend, at, w->mid + (int64_t)r * rank, rank);
-        put_query(p->attend, at + rank, rope, c->qk_rope_dim);
+        plait_pass_put_query(p->attend, at, w->mid + (int64_t)r * rank, rank);
+        plait_pass_put_query(p->attend, at + rank, rope, c->qk_rope_dim);
     }
     return PLAIT_OK;
 }
@@ -161,8 +159,7 @@ static plait_status output_item(plait_pass *p, int32_t slice, int32_t worker)
                           p->sum + plait_part(hidden, slice, m->n_slices), hidden);
 }
 
-/* Adds this pass's partial sums of all ranks to the residual stream. */
-static plait_status add_sums(plait_pass *p)
+plait_status plait_pass_add_sums(plait_pass *p)
 {
     const int64_t n = (int64_t)p->num_rows * p->model->config->hidden_size;
     const float *sum = p->sum;
@@ -177,14 +174,14 @@ static plait_status add_sums(plait_pass *p)
 
 static plait_status attention(plait_pass *p)
 {
-    norm_rows(p, p->x, p->layer->input_norm, p->y);
+    plait_pass_norm_rows(p, p->x, p->layer->input_norm, p->y);
     if (p->query)
         PLAIT_TRY(query_state(p));
-    PLAIT_TRY(run_items(p, 1 + p->model->num_heads, query_item));
+    PLAIT_TRY(plait_pass_items(p, 1 + p->model->num_heads, query_item));
     PLAIT_TRY(plait_attend_step(p->attend, p->group, p->layer_index));
-    PLAIT_TRY(run_items(p, p->model->num_heads, value_item));
-    PLAIT_TRY(run_items(p, p->model->n_slices, output_item));
-    return add_sums(p);
+    PLAIT_TRY(plait_pass_items(p, p->model->num_heads, value_item));
+    PLAIT_TRY(plait_pass_items(p, p->model->n_slices, output_item));
+    return plait_pass_add_sums(p);
 }
 
 /* ---- MLP ------------------------------------------------------------------------------------- */
@@ -298,9 +295,9 @@ static plait_status route(plait_pass *p)
     return PLAIT_OK;
 }
 
-static plait_status mlp(plait_pass *p)
+plait_status plait_pass_mlp(plait_pass *p)
 {
-    norm_rows(p, p->x, p->layer->post_norm, p->y);
+    plait_pass_norm_rows(p, p->x, p->layer->post_norm, p->y);
     if (p->layer->router)
         PLAIT_TRY(route(p));
     assign_units(p);
@@ -311,7 +308,7 @@ static plait_status mlp(plait_pass *p)
         for (int64_t i = 0; i < n; i++)
             p->sum[i] += p->workers[w].sum[i];
     }
-    return add_sums(p);
+    return plait_pass_add_sums(p);
 }
 
 /* ---- passes ---------------------------------------------------------------------------------- */
@@ -323,21 +320,25 @@ static plait_status run_layer(plait_pass *p, const plait_layer *layer, plait_kv_
     p->group = group;
     p->layer_index = index;
     PLAIT_TRY(attention(p));
-    return mlp(p);
+    return plait_pass_mlp(p);
 }
 
 plait_status plait_pass_target(plait_pass *p, plait_kv_group *group, const int32_t *ids)
 {
     const plait_config *c = p->model->config;
     p->num_rows = p->attend->num_rows;
+    p->eps = c->rms_norm_eps;
     for (int32_t r = 0; r < p->num_rows; r++) {
         memcpy(p->x + (int64_t)r * c->hidden_size, p->embedding + (int64_t)ids[r] * c->hidden_size,
                (size_t)c->hidden_size * sizeof(float));
         p->margin[r] = INFINITY;
     }
-    for (int32_t i = 0; i < c->num_layers; i++)
+    for (int32_t i = 0; i < c->num_layers; i++) {
+        if (p->eagle3)
+            plait_pass_eagle3_keep(p, i);
         PLAIT_TRY(run_layer(p, &p->model->layers[i], group, i));
-    norm_rows(p, p->x, p->model->final_norm, p->hidden);
+    }
+    plait_pass_norm_rows(p, p->x, p->model->final_norm, p->hidden);
     return PLAIT_OK;
 }
 
@@ -357,47 +358,57 @@ plait_status plait_pass_mtp(plait_pass *p, plait_kv_group *group, const int32_t 
     const plait_mtp *mtp = p->model->mtp;
     const int64_t hidden = c->hidden_size;
     p->num_rows = p->attend->num_rows;
+    p->eps = c->rms_norm_eps;
     for (int32_t r = 0; r < p->num_rows; r++) {
         float *row = p->join + r * 2 * hidden;
         /* The norm of zeros is zeros: the row at position 0 has no embedding. */
         if (p->attend->view->position[r] == 0)
             memset(row, 0, (size_t)hidden * sizeof(float));
         else
-            rms_norm(p->embedding + ids[r] * hidden, mtp->enorm, c->hidden_size, c->rms_norm_eps,
-                     row);
-        rms_norm(states + r * hidden, mtp->hnorm, c->hidden_size, c->rms_norm_eps, row + hidden);
+            plait_pass_rms_norm(p->embedding + ids[r] * hidden, mtp->enorm, c->hidden_size,
+                                c->rms_norm_eps, row);
+        plait_pass_rms_norm(states + r * hidden, mtp->hnorm, c->hidden_size, c->rms_norm_eps,
+                            row + hidden);
         p->margin[r] = INFINITY;
     }
-    PLAIT_TRY(run_items(p, p->model->n_slices, join_item));
+    PLAIT_TRY(plait_pass_items(p, p->model->n_slices, join_item));
     PLAIT_TRY(run_layer(p, &mtp->layer, group, 0));
-    norm_rows(p, p->x, mtp->head_norm, p->hidden);
+    plait_pass_norm_rows(p, p->x, mtp->head_norm, p->hidden);
     return PLAIT_OK;
 }
 
 static plait_status head_item(plait_pass *p, int32_t slice, int32_t worker)
 {
     const plait_model *m = p->model;
-    if (!m->head[slice])
+    const plait_head *h = p->head;
+    if (!h->products[slice])
         return PLAIT_OK;
-    return plait_gemm_run(
-        m->head[slice], worker, p->head_rows, p->head_input, m->config->hidden_size,
-        p->piece + plait_part(m->vocab_count, slice, m->n_slices), m->vocab_stride);
+    return plait_gemm_run(h->products[slice], worker, p->head_rows, p->head_input,
+                          m->config->hidden_size,
+                          p->piece + plait_part(h->count, slice, m->n_slices), h->stride);
+}
+
+plait_status plait_pass_head(plait_pass *p, const plait_head *head, const float *states, int32_t n)
+{
+    const plait_model *m = p->model;
+    p->head = head;
+    p->head_input = states;
+    p->head_rows = n;
+    PLAIT_TRY(plait_pass_items(p, m->n_slices, head_item));
+    return plait_attend_gather(p->attend, p->piece, (int64_t)n * head->stride, p->pieces);
 }
 
 plait_status plait_pass_logits(plait_pass *p, const float *states, int32_t n)
 {
     const plait_model *m = p->model;
     const int32_t vocab = m->config->vocab_size;
-    p->head_input = states;
-    p->head_rows = n;
-    PLAIT_TRY(run_items(p, m->n_slices, head_item));
-    PLAIT_TRY(plait_attend_gather(p->attend, p->piece, (int64_t)n * m->vocab_stride, p->pieces));
+    PLAIT_TRY(plait_pass_head(p, &m->head, states, n));
     for (int32_t rank = 0; rank < m->n_ranks; rank++) {
         const int32_t begin = plait_part(vocab, rank, m->n_ranks);
         const int32_t end = plait_part(vocab, rank + 1, m->n_ranks);
         for (int32_t r = 0; r < n; r++)
             memcpy(p->logits + (int64_t)r * vocab + begin,
-                   p->pieces + ((int64_t)rank * n + r) * m->vocab_stride,
+                   p->pieces + ((int64_t)rank * n + r) * m->head.stride,
                    (size_t)(end - begin) * sizeof(float));
     }
     return PLAIT_OK;
@@ -405,39 +416,43 @@ plait_status plait_pass_logits(plait_pass *p, const float *states, int32_t n)
 
 /* ---- buffers --------------------------------------------------------------------------------- */
 
-static void *floats(int64_t n)
+void *plait_pass_floats(int64_t n)
 {
     return aligned_alloc(64, ((size_t)n * sizeof(float) + 127) / 64 * 64);
+}
+
+static int64_t widest_unit(const plait_layer *layer, int64_t widest)
+{
+    for (int32_t u = 0; u < layer->num_units; u++) {
+        if (2 * (int64_t)layer->units[u].width > widest)
+            widest = 2 * (int64_t)layer->units[u].width;
+    }
+    return widest;
 }
 
 /* The widest intermediate of any unit, or of an absorbed query. */
 static int64_t mid_width(const plait_model *m)
 {
     int64_t widest = m->config->kv_lora_rank;
-    for (int32_t l = 0; l <= m->config->num_layers; l++) {
-        if (l == m->config->num_layers && !m->mtp)
-            break;
-        const plait_layer *layer = l < m->config->num_layers ? &m->layers[l] : &m->mtp->layer;
-        for (int32_t u = 0; u < layer->num_units; u++) {
-            if (2 * (int64_t)layer->units[u].width > widest)
-                widest = 2 * (int64_t)layer->units[u].width;
-        }
-    }
-    return widest;
+    for (int32_t l = 0; l < m->config->num_layers; l++)
+        widest = widest_unit(&m->layers[l], widest);
+    if (m->mtp)
+        widest = widest_unit(&m->mtp->layer, widest);
+    return m->eagle3 ? widest_unit(&m->eagle3->layer, widest) : widest;
 }
 
 static int open_worker(const plait_pass *p, plait_pass_worker *w)
 {
     const plait_config *c = p->model->config;
     const int64_t rows = p->max_rows, hidden = c->hidden_size;
-    w->in = floats(rows * hidden);
-    w->mid = floats(rows * mid_width(p->model));
-    w->out = floats(rows * hidden);
-    w->sum = floats(rows * hidden);
-    w->head = floats(rows * (c->qk_nope_dim + c->qk_rope_dim));
-    w->rows = floats(rows);
-    w->weights = floats(rows);
-    w->route = floats(2 * (int64_t)c->num_experts + 1);
+    w->in = plait_pass_floats(rows * hidden);
+    w->mid = plait_pass_floats(rows * mid_width(p->model));
+    w->out = plait_pass_floats(rows * hidden);
+    w->sum = plait_pass_floats(rows * hidden);
+    w->head = plait_pass_floats(rows * (c->qk_nope_dim + c->qk_rope_dim));
+    w->rows = plait_pass_floats(rows);
+    w->weights = plait_pass_floats(rows);
+    w->route = plait_pass_floats(2 * (int64_t)c->num_experts + 1);
     return w->in && w->mid && w->out && w->sum && w->head && w->rows && w->weights && w->route;
 }
 
@@ -446,26 +461,26 @@ static int open_buffers(plait_pass *p)
     const plait_model *m = p->model;
     const plait_config *c = m->config;
     const int64_t rows = p->max_rows, hidden = c->hidden_size;
-    const int64_t pieces = (int64_t)p->max_logit_rows * m->vocab_stride;
-    p->x = floats(rows * hidden);
-    p->y = floats(rows * hidden);
-    p->hidden = floats(rows * hidden);
-    p->join = floats(rows * 2 * hidden);
-    p->query = c->q_lora_rank ? floats(rows * c->q_lora_rank) : NULL;
-    p->latent = floats(rows * (c->kv_lora_rank + c->qk_rope_dim));
-    p->values = floats(rows * m->num_heads * c->v_dim);
-    p->sum = floats(rows * hidden);
-    p->total = floats(rows * hidden);
-    p->routing = floats(rows * c->num_experts + 1);
-    p->experts = floats(rows * c->experts_per_token + 1);
-    p->weights = floats(rows * c->experts_per_token + 1);
-    p->margin = floats(rows);
-    p->unit_worker = floats(c->num_experts + 1 + p->n_workers);
-    p->unit_rows = floats(c->num_experts + 1);
-    p->unit_load = floats(2 * (int64_t)p->n_workers);
-    p->logits = floats((int64_t)p->max_logit_rows * c->vocab_size);
-    p->piece = floats(pieces);
-    p->pieces = floats(pieces * m->n_ranks);
+    const int64_t pieces = (int64_t)p->max_logit_rows * m->head.stride;
+    p->x = plait_pass_floats(rows * hidden);
+    p->y = plait_pass_floats(rows * hidden);
+    p->hidden = plait_pass_floats(rows * hidden);
+    p->join = plait_pass_floats(rows * 2 * hidden);
+    p->query = c->q_lora_rank ? plait_pass_floats(rows * c->q_lora_rank) : NULL;
+    p->latent = plait_pass_floats(rows * (c->kv_lora_rank + c->qk_rope_dim));
+    p->values = plait_pass_floats(rows * m->num_heads * c->v_dim);
+    p->sum = plait_pass_floats(rows * hidden);
+    p->total = plait_pass_floats(rows * hidden);
+    p->routing = plait_pass_floats(rows * c->num_experts + 1);
+    p->experts = plait_pass_floats(rows * c->experts_per_token + 1);
+    p->weights = plait_pass_floats(rows * c->experts_per_token + 1);
+    p->margin = plait_pass_floats(rows);
+    p->unit_worker = plait_pass_floats(c->num_experts + 1 + p->n_workers);
+    p->unit_rows = plait_pass_floats(c->num_experts + 1);
+    p->unit_load = plait_pass_floats(2 * (int64_t)p->n_workers);
+    p->logits = plait_pass_floats((int64_t)p->max_logit_rows * c->vocab_size);
+    p->piece = plait_pass_floats(pieces);
+    p->pieces = plait_pass_floats(pieces * m->n_ranks);
     p->workers = calloc((size_t)p->n_workers, sizeof *p->workers);
     int ok = p->x && p->y && p->hidden && p->join && (p->query || !c->q_lora_rank) && p->latent &&
              p->values && p->sum && p->total && p->routing && p->experts && p->weights &&
@@ -490,7 +505,7 @@ plait_status plait_pass_open(const plait_model *model, const plait_rope_table *r
     p->n_workers = executor->n_workers;
     p->max_rows = max_rows;
     p->max_logit_rows = max_logit_rows;
-    if (open_buffers(p))
+    if (open_buffers(p) && (!model->eagle3 || plait_pass_eagle3_open(p)))
         return PLAIT_OK;
     plait_pass_close(p);
     return plait_fail(PLAIT_E_NOMEM, "no memory for passes of %d rows", (int)max_rows);
@@ -498,6 +513,7 @@ plait_status plait_pass_open(const plait_model *model, const plait_rope_table *r
 
 void plait_pass_close(plait_pass *p)
 {
+    plait_pass_eagle3_close(p);
     void *const all[] = {p->x,       p->y,      p->hidden,      p->join,      p->latent,
                          p->values,  p->sum,    p->total,       p->routing,   p->experts,
                          p->weights, p->margin, p->unit_worker, p->unit_rows, p->unit_load,

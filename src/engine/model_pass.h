@@ -27,6 +27,7 @@ typedef struct plait_pass {
     const plait_rope_table *rope;
     const float *embedding; /* [vocab][hidden], shared by the ranks */
     plait_attend *attend;
+    struct plait_pass_eagle3 *eagle3; /* NULL: no EAGLE-3 head */
     const plait_executor *executor;
     int32_t max_rows, max_logit_rows, n_workers;
 
@@ -50,6 +51,8 @@ typedef struct plait_pass {
     plait_pass_worker *workers;
 
     /* The rows in progress, for the tasks. */
+    float eps; /* of norms */
+    const plait_head *head;
     const plait_layer *layer;
     plait_kv_group *group;
     int32_t layer_index;

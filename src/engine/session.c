@@ -62,8 +62,8 @@ plait_status plait_session_begin(plait_session *s, plait_kv_group *group, int32_
 {
     for (int32_t i = 0; i < num_seqs; i++)
         PLAIT_TRY(plait_kv_resize(group, s->tables[i], s->starts[i] + s->counts[i]));
-    return plait_attend_begin(s->pass->attend, group, num_seqs, s->tables, s->starts, s->counts,
-                              s->is_prompt);
+    return plait_attend_begin(group == s->draft ? s->draft_attend : s->pass->attend, group,
+                              num_seqs, s->tables, s->starts, s->counts, s->is_prompt);
 }
 
 int32_t plait_session_room(const plait_session *s, const plait_sequence *q)

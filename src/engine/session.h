@@ -77,6 +77,7 @@ typedef struct plait_sampler {
 typedef struct plait_session {
     plait_pass *pass;
     plait_kv_group *target, *draft; /* draft NULL: no draft layer */
+    plait_attend *draft_attend;     /* of draft's batches */
     const plait_drafter *drafter;   /* NULL: none */
     void *drafter_data;             /* its own */
     int32_t spec_tokens;

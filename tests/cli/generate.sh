@@ -103,8 +103,8 @@ result ngram_on_repeated_code $? "accepted_per_step: $(number accepted_per_step 
 refuse no_model 2 "--model is missing" generate --prompt x
 refuse no_prompt 2 "exactly one of --prompt" generate --model $model
 refuse two_prompts 2 "exactly one of --prompt" generate --model $model --prompt x --prompt-file y
-refuse eagle 2 "EAGLE-3 head) is not in this release step" \
-    generate --model $model --prompt x --draft some/dir
+refuse no_such_head 1 "$work/none/config.json" \
+    generate --model $model --prompt x --draft "$work/none"
 refuse empty_prompt 2 "empty" generate --model $model --prompt ""
 refuse absent_prompt_file 1 "cannot be read" generate --model $model --prompt-file "$work/none"
 refuse absent_model 1 "$work/none" generate --model "$work/none" --prompt x

@@ -51,6 +51,7 @@ static plait_engine *open_setting(plait_dtype dtype, const matrix_setting *s)
     o.spec_tokens = s->spec_tokens ? s->spec_tokens : 1;
     o.draft_kv_replicated = s->replicated;
     o.exchange = s->exchange;
+    o.draft_dir = PLAIT_SOURCE_DIR "/models/tiny/eagle3";
     if (plait_engine_open(&o, &e) != PLAIT_OK)
         fail_msg("%s", plait_last_error());
     return e;

@@ -100,11 +100,10 @@ static double repeated(const int32_t *ids, int32_t n)
     return 1 - (double)distinct / all;
 }
 
-/* Each step gains at least 2 tokens, on outputs that do not repeat themselves: drafting what loops
-   is no merit. At most a third of the outputs may do so. */
-static void drafts_gain_two_tokens_a_step(void **state)
+/* Each step gains at least `least` tokens, on outputs that do not repeat themselves: drafting what
+   loops is no merit. At most a third of the outputs may do so. */
+static void check_gain(plait_draft_kind draft, double least)
 {
-    (void)state;
     if (text_sanitized()) {
         print_message("too slow with a sanitizer\n");
         skip();
@@ -115,7 +114,8 @@ static void drafts_gain_two_tokens_a_step(void **state)
     plait_engine_options options = PLAIT_ENGINE_OPTIONS_INIT;
     options.model_dir = TEXT_MODEL;
     options.dcp = 2;
-    options.draft = PLAIT_DRAFT_MTP;
+    options.draft = draft;
+    options.draft_dir = TEXT_MODEL "/eagle3";
     options.spec_tokens = 3;
     plait_engine *engine = text_engine(&options);
     assert_true(n >= 24);
@@ -137,7 +137,19 @@ static void drafts_gain_two_tokens_a_step(void **state)
     print_message("# %.3f tokens gained a step over %d outputs; %d of %d repeat themselves\n",
                   (double)gained / (double)steps, (int)(n - loops), (int)loops, (int)n);
     assert_true(loops * 3 <= n);
-    assert_true((double)gained >= 2.0 * (double)steps);
+    assert_true((double)gained >= least * (double)steps);
+}
+
+static void mtp_gains_two_tokens_a_step(void **state)
+{
+    (void)state;
+    check_gain(PLAIT_DRAFT_MTP, 2.0);
+}
+
+static void eagle3_gains_1_8_tokens_a_step(void **state)
+{
+    (void)state;
+    check_gain(PLAIT_DRAFT_EAGLE3, 1.8);
 }
 
 /* Bytes of cache of each rank after filling the model's whole context. */
@@ -191,7 +203,8 @@ static void two_ranks_halve_the_cache(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(drafts_gain_two_tokens_a_step),
+        cmocka_unit_test(mtp_gains_two_tokens_a_step),
+        cmocka_unit_test(eagle3_gains_1_8_tokens_a_step),
         cmocka_unit_test(two_ranks_halve_the_cache),
     };
     return cmocka_run_group_tests_name("engine_accept", tests, NULL, NULL);

@@ -4,22 +4,27 @@
 
 #include "folder.h"
 
-/* Pairwise over D {1,2,3,4} x I {1,3,16} x draft {none, mtp K 1..4, oracle}, some n-grams. */
+/* Pairwise over D {1,2,3,4} x I {1,3,16} x draft {none, mtp K 1..4, oracle}, some n-grams, some
+   EAGLE-3 heads with a sharded or replicated cache. */
 static const matrix_setting pairwise[] = {
-    {1, 16, PLAIT_DRAFT_NONE, 0, 0, 0},  {1, 1, PLAIT_DRAFT_MTP, 1, 0, 0},
-    {1, 3, PLAIT_DRAFT_MTP, 2, 0, 0},    {1, 16, PLAIT_DRAFT_MTP, 3, 0, 0},
-    {1, 1, PLAIT_DRAFT_MTP, 4, 0, 0},    {1, 3, PLAIT_DRAFT_ORACLE, 3, 0, 0},
-    {2, 1, PLAIT_DRAFT_NONE, 0, 0, 0},   {2, 16, PLAIT_DRAFT_MTP, 1, 0, 0},
-    {2, 1, PLAIT_DRAFT_MTP, 2, 0, 0},    {2, 3, PLAIT_DRAFT_MTP, 3, 0, 1},
-    {2, 3, PLAIT_DRAFT_MTP, 4, 0, 0},    {2, 16, PLAIT_DRAFT_ORACLE, 3, 0, 0},
-    {3, 3, PLAIT_DRAFT_NONE, 0, 0, 0},   {3, 3, PLAIT_DRAFT_MTP, 1, 0, 0},
-    {3, 16, PLAIT_DRAFT_MTP, 2, 0, 1},   {3, 3, PLAIT_DRAFT_MTP, 3, 1, 0},
-    {3, 1, PLAIT_DRAFT_MTP, 4, 0, 0},    {3, 3, PLAIT_DRAFT_ORACLE, 4, 0, 0},
-    {4, 3, PLAIT_DRAFT_NONE, 0, 0, 1},   {4, 1, PLAIT_DRAFT_MTP, 1, 0, 0},
-    {4, 1, PLAIT_DRAFT_MTP, 2, 0, 0},    {4, 1, PLAIT_DRAFT_MTP, 3, 0, 0},
-    {4, 16, PLAIT_DRAFT_MTP, 4, 1, 0},   {4, 1, PLAIT_DRAFT_ORACLE, 1, 0, 0},
-    {1, 3, PLAIT_DRAFT_NGRAM, 4, 0, 0},  {2, 1, PLAIT_DRAFT_NGRAM, 3, 0, 0},
-    {3, 16, PLAIT_DRAFT_NGRAM, 2, 0, 1}, {4, 3, PLAIT_DRAFT_NGRAM, 1, 0, 0},
+    {1, 16, PLAIT_DRAFT_NONE, 0, 0, 0},   {1, 1, PLAIT_DRAFT_MTP, 1, 0, 0},
+    {1, 3, PLAIT_DRAFT_MTP, 2, 0, 0},     {1, 16, PLAIT_DRAFT_MTP, 3, 0, 0},
+    {1, 1, PLAIT_DRAFT_MTP, 4, 0, 0},     {1, 3, PLAIT_DRAFT_ORACLE, 3, 0, 0},
+    {2, 1, PLAIT_DRAFT_NONE, 0, 0, 0},    {2, 16, PLAIT_DRAFT_MTP, 1, 0, 0},
+    {2, 1, PLAIT_DRAFT_MTP, 2, 0, 0},     {2, 3, PLAIT_DRAFT_MTP, 3, 0, 1},
+    {2, 3, PLAIT_DRAFT_MTP, 4, 0, 0},     {2, 16, PLAIT_DRAFT_ORACLE, 3, 0, 0},
+    {3, 3, PLAIT_DRAFT_NONE, 0, 0, 0},    {3, 3, PLAIT_DRAFT_MTP, 1, 0, 0},
+    {3, 16, PLAIT_DRAFT_MTP, 2, 0, 1},    {3, 3, PLAIT_DRAFT_MTP, 3, 1, 0},
+    {3, 1, PLAIT_DRAFT_MTP, 4, 0, 0},     {3, 3, PLAIT_DRAFT_ORACLE, 4, 0, 0},
+    {4, 3, PLAIT_DRAFT_NONE, 0, 0, 1},    {4, 1, PLAIT_DRAFT_MTP, 1, 0, 0},
+    {4, 1, PLAIT_DRAFT_MTP, 2, 0, 0},     {4, 1, PLAIT_DRAFT_MTP, 3, 0, 0},
+    {4, 16, PLAIT_DRAFT_MTP, 4, 1, 0},    {4, 1, PLAIT_DRAFT_ORACLE, 1, 0, 0},
+    {1, 3, PLAIT_DRAFT_NGRAM, 4, 0, 0},   {2, 1, PLAIT_DRAFT_NGRAM, 3, 0, 0},
+    {3, 16, PLAIT_DRAFT_NGRAM, 2, 0, 1},  {4, 3, PLAIT_DRAFT_NGRAM, 1, 0, 0},
+    {1, 3, PLAIT_DRAFT_EAGLE3, 4, 0, 0},  {2, 1, PLAIT_DRAFT_EAGLE3, 3, 0, 0},
+    {2, 16, PLAIT_DRAFT_EAGLE3, 1, 1, 0}, {3, 16, PLAIT_DRAFT_EAGLE3, 4, 0, 1},
+    {3, 1, PLAIT_DRAFT_EAGLE3, 2, 1, 0},  {4, 3, PLAIT_DRAFT_EAGLE3, 2, 0, 0},
+    {4, 16, PLAIT_DRAFT_EAGLE3, 3, 0, 0},
 };
 
 static void settings_give_the_tokens_of_plain_decoding_f32(void **state)
@@ -135,13 +140,13 @@ static plait_generation *generate_gains(plait_engine *e, const plait_request *q,
 
 /* After every step, whatever was rejected in it, drafts are those of a run that begins there: its
    draft KV holds nothing but what the target's states gave. */
-static void drafts_do_not_depend_on_what_was_rejected_case33_case35(void **state)
+static void check_rejected(plait_draft_kind draft)
 {
-    (void)state;
     plait_engine_options o = PLAIT_ENGINE_OPTIONS_INIT;
     o.dtype = PLAIT_F32;
     o.dcp = 2;
-    o.draft = PLAIT_DRAFT_MTP;
+    o.draft = draft;
+    o.draft_dir = PLAIT_SOURCE_DIR "/models/tiny/eagle3";
     o.spec_tokens = 4;
     plait_engine *e = open_tiny(&o);
     int32_t ids[8 + 48];
@@ -171,6 +176,13 @@ static void drafts_do_not_depend_on_what_was_rejected_case33_case35(void **state
     }
     assert_true(compared > 20);
     plait_engine_close(&e);
+}
+
+static void drafts_do_not_depend_on_what_was_rejected_case33_case35(void **state)
+{
+    (void)state;
+    check_rejected(PLAIT_DRAFT_MTP);
+    check_rejected(PLAIT_DRAFT_EAGLE3);
 }
 
 /* More requests than one pass takes, with the most drafts. */

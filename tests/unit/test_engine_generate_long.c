@@ -9,17 +9,17 @@ static void all_settings(plait_dtype dtype)
     matrix_open(&m, dtype, 20, 128);
     for (int32_t d = 1; d <= 4; d++) {
         for (int32_t i = 0; i < 3; i++) {
-            for (int32_t k = 0; k <= 6; k++) {
-                const matrix_setting s = {d,
-                                          interleaves[i],
-                                          k == 0   ? PLAIT_DRAFT_NONE
-                                          : k == 5 ? PLAIT_DRAFT_ORACLE
-                                          : k == 6 ? PLAIT_DRAFT_NGRAM
-                                                   : PLAIT_DRAFT_MTP,
-                                          k >= 5 ? 3 : k,
-                                          0,
-                                          0};
-                matrix_check(&m, &s);
+            const matrix_setting plain = {d, interleaves[i], PLAIT_DRAFT_NONE, 0, 0, 0};
+            const matrix_setting oracle = {d, interleaves[i], PLAIT_DRAFT_ORACLE, 3, 0, 0};
+            matrix_check(&m, &plain);
+            matrix_check(&m, &oracle);
+            const matrix_setting ngram = {d, interleaves[i], PLAIT_DRAFT_NGRAM, 3, 0, 0};
+            matrix_check(&m, &ngram);
+            for (int32_t k = 1; k <= 4; k++) {
+                const matrix_setting mtp = {d, interleaves[i], PLAIT_DRAFT_MTP, k, 0, 0};
+                const matrix_setting eagle3 = {d, interleaves[i], PLAIT_DRAFT_EAGLE3, k, k % 2, 0};
+                matrix_check(&m, &mtp);
+                matrix_check(&m, &eagle3);
             }
         }
     }

@@ -4,8 +4,8 @@
 
 #define MODEL PLAIT_SOURCE_DIR "/models/tiny"
 
-static plait_engine *open_engine(plait_dtype dtype, int32_t dcp, int32_t interleave,
-                                 int32_t replicated)
+static plait_engine *open_draft(plait_dtype dtype, int32_t dcp, int32_t interleave,
+                                int32_t replicated, plait_draft_kind draft)
 {
     plait_engine_options o = PLAIT_ENGINE_OPTIONS_INIT;
     plait_engine *e;
@@ -13,11 +13,18 @@ static plait_engine *open_engine(plait_dtype dtype, int32_t dcp, int32_t interle
     o.dtype = dtype;
     o.dcp = dcp;
     o.interleave = interleave;
-    o.draft = PLAIT_DRAFT_MTP;
+    o.draft = draft;
+    o.draft_dir = MODEL "/eagle3";
     o.draft_kv_replicated = replicated;
     if (plait_engine_open(&o, &e) != PLAIT_OK)
         fail_msg("%s", plait_last_error());
     return e;
+}
+
+static plait_engine *open_engine(plait_dtype dtype, int32_t dcp, int32_t interleave,
+                                 int32_t replicated)
+{
+    return open_draft(dtype, dcp, interleave, replicated, PLAIT_DRAFT_MTP);
 }
 
 /* The worst difference of all target rows, in standard deviations. */
@@ -45,40 +52,10 @@ static double worst_target(plait_engine *e, int32_t chunk)
     return worst;
 }
 
-static double worst_mtp(plait_engine *e, int32_t chunk)
-{
-    struct vectors v = open_vectors("mtp.bin");
-    double worst = 0;
-    for (uint32_t i = 0; i < v.cases; i++) {
-        struct vector_case c = read_case(&v);
-        float *got = malloc(4 * (size_t)(c.tokens + 2) * v.vocab);
-        float *target = malloc(4 * (size_t)c.tokens * v.vocab);
-        /* Row T-1 joins the target's choice after the prompt. */
-        if (plait_engine_logits(e, c.ids, c.tokens, chunk, target, NULL, NULL, 0) != PLAIT_OK)
-            fail_msg("%s", plait_last_error());
-        c.ids[c.tokens] = best(target + (size_t)(c.tokens - 1) * v.vocab, v.vocab);
-        if (plait_engine_logits(e, c.ids, c.tokens + 1, chunk, NULL, NULL, got, 2) != PLAIT_OK)
-            fail_msg("%s", plait_last_error());
-        int deep = 0;
-        for (uint32_t r = 0; r < c.rows; r++) {
-            const double d = largest_difference(got + (size_t)c.places[2 * r + 1] * v.vocab,
-                                                c.logits + (size_t)r * v.vocab, v.vocab);
-            worst = fmax(worst, isnan(d) ? INFINITY : d / c.deviation);
-            deep += c.places[2 * r] > 1;
-        }
-        assert_int_equal(deep, 2);
-        free(got);
-        free(target);
-        free_case(&c);
-    }
-    fclose(v.file);
-    return worst;
-}
-
 static void check_f32(int32_t dcp, int32_t interleave, int32_t replicated, int32_t chunk)
 {
     plait_engine *e = open_engine(PLAIT_F32, dcp, interleave, replicated);
-    const double target = worst_target(e, chunk), mtp = worst_mtp(e, chunk);
+    const double target = worst_target(e, chunk), mtp = worst_draft(e, "mtp.bin", chunk);
     print_message("# dcp %d: target %.2g, mtp %.2g of the deviation\n", (int)dcp, target, mtp);
     assert_true(target <= 1e-3);
     assert_true(mtp <= 1e-3);
@@ -101,6 +78,24 @@ static void f32_logits_equal_with_a_replicated_draft_case37(void **state)
 {
     (void)state;
     check_f32(3, 1, 1, 100);
+}
+
+/* Draft logits of the EAGLE-3 head: GQA, its cache in pages of D ranks or replicated. */
+static void check_eagle3(int32_t dcp, int32_t interleave, int32_t replicated, int32_t chunk)
+{
+    plait_engine *e = open_draft(PLAIT_F32, dcp, interleave, replicated, PLAIT_DRAFT_EAGLE3);
+    const double worst = worst_draft(e, "eagle3.bin", chunk);
+    print_message("# dcp %d: eagle3 %.2g of the deviation\n", (int)dcp, worst);
+    assert_true(worst <= 1e-3);
+    plait_engine_close(&e);
+}
+
+static void f32_eagle3_logits_equal_the_public_definition(void **state)
+{
+    (void)state;
+    check_eagle3(1, 1, 0, 0);
+    check_eagle3(2, 3, 0, 37);
+    check_eagle3(3, 1, 1, 100);
 }
 
 static void bf16_logits_are_close_to_transformers(void **state)
@@ -144,6 +139,7 @@ int main(void)
         cmocka_unit_test(f32_logits_equal_transformers),
         cmocka_unit_test(f32_logits_equal_in_small_chunks_on_two_ranks),
         cmocka_unit_test(f32_logits_equal_with_a_replicated_draft_case37),
+        cmocka_unit_test(f32_eagle3_logits_equal_the_public_definition),
         cmocka_unit_test(bf16_logits_are_close_to_transformers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -115,4 +115,50 @@ static inline double top_gap(const float *x, uint32_t n)
     return x[at] - second;
 }
 
+/* Moves the logits of a reduced vocabulary to the front: the others are -inf. */
+static inline void keep_ids(float *logits, uint32_t target, uint32_t kept)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < target; i++) {
+        if (logits[i] != -INFINITY)
+            logits[n++] = logits[i];
+    }
+    assert_int_equal(n, kept);
+}
+
+/* The worst difference of draft logits, teacher-forced and fed back, in standard deviations. */
+static inline double worst_draft(plait_engine *e, const char *file, int32_t chunk)
+{
+    struct vectors v = open_vectors(file);
+    plait_engine_info info;
+    assert_int_equal(plait_engine_get_info(e, &info), PLAIT_OK);
+    const size_t vocab = (size_t)info.vocab_size;
+    double worst = 0;
+    for (uint32_t i = 0; i < v.cases; i++) {
+        struct vector_case c = read_case(&v);
+        float *got = malloc(4 * (size_t)(c.tokens + 2) * vocab);
+        float *target = malloc(4 * (size_t)c.tokens * vocab);
+        /* Row T-1 joins the target's choice after the prompt. */
+        if (plait_engine_logits(e, c.ids, c.tokens, chunk, target, NULL, NULL, 0) != PLAIT_OK)
+            fail_msg("%s", plait_last_error());
+        c.ids[c.tokens] = best(target + (size_t)(c.tokens - 1) * vocab, (uint32_t)vocab);
+        if (plait_engine_logits(e, c.ids, c.tokens + 1, chunk, NULL, NULL, got, 2) != PLAIT_OK)
+            fail_msg("%s", plait_last_error());
+        int deep = 0;
+        for (uint32_t r = 0; r < c.rows; r++) {
+            float *row = got + (size_t)c.places[2 * r + 1] * vocab;
+            keep_ids(row, (uint32_t)vocab, v.vocab);
+            const double d = largest_difference(row, c.logits + (size_t)r * v.vocab, v.vocab);
+            worst = fmax(worst, isnan(d) ? INFINITY : d / c.deviation);
+            deep += c.places[2 * r] > 1;
+        }
+        assert_int_equal(deep, 2);
+        free(got);
+        free(target);
+        free_case(&c);
+    }
+    fclose(v.file);
+    return worst;
+}
+
 #endif
