@@ -3,6 +3,7 @@
  * plait generate: text from a checkpoint. The text streams to stdout and a summary follows; with
  * --json one object is all that stdout gets, with --prompts one object for each line of the file.
  */
+#include <errno.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -81,11 +82,12 @@ static plait_options_result read_options(plait_generate *g, int argc, char **arg
         {"--stop", PLAIT_OPTION_LIST, &g->stop, "TEXT",
          .help = "end the output before TEXT; may be given several times"},
         {"--ignore-eos", PLAIT_OPTION_FLAG, &g->ignore_eos, .help = "go on past end tokens"},
+        {"--trace", PLAIT_OPTION_TEXT, &g->trace, "FILE",
+         .help = "write where time went, as a Chrome trace"},
         {"--json", PLAIT_OPTION_FLAG, &g->json, .help = "one JSON object instead of text"},
         {"--backend", PLAIT_OPTION_LATER, .help = "choose kernels with --kernel"},
         {"--prefer", PLAIT_OPTION_LATER, .help = "choose kernels with --kernel"},
         {"--invariant", PLAIT_OPTION_LATER, .help = "bits may depend on the batch"},
-        {"--trace", PLAIT_OPTION_LATER, .help = "the summary gives times"},
         {"--device", PLAIT_OPTION_LATER, .help = "generation runs on the CPU"},
     };
     return plait_options_read(options, sizeof options / sizeof *options, argc, argv);
@@ -131,6 +133,7 @@ static plait_status engine_options(const plait_generate *g, plait_engine_options
     o->draft_kv_replicated = !strcmp(g->draft_kv, "replicated");
     if (strcmp(g->exchange, "auto"))
         o->exchange = strcmp(g->exchange, "a2a") ? PLAIT_EXCHANGE_AG_RS : PLAIT_EXCHANGE_A2A;
+    o->trace = g->trace != NULL;
     o->comm_timeout_s = g->comm_timeout;
     o->kernel = g->kernel;
     return g->cpu_mask ? plait_cpu_level(g->cpu_mask, &o->cpu_mask) : PLAIT_OK;
@@ -200,15 +203,26 @@ static int run(const plait_generate *g, const char *text, size_t bytes)
     plait_lines lines;
     if (g->prompts && plait_generate_read_lines(g, text, bytes, &lines))
         return PLAIT_EXIT_USAGE;
+    /* Opened first: hours of work are not to end with a file that cannot be made. */
+    FILE *trace = g->trace ? fopen(g->trace, "we") : NULL;
+    if (g->trace && !trace) {
+        fprintf(stderr, "plait generate: --trace %s cannot be written: %s\n", g->trace,
+                strerror(errno));
+        if (g->prompts)
+            plait_lines_free(&lines);
+        return PLAIT_EXIT_FAILED;
+    }
     plait_status status = open_engine(g, &engine);
     if (status == PLAIT_OK && g->prompts)
         status = plait_generate_lines(g, engine, &lines);
     else if (status == PLAIT_OK)
         status = one_prompt(g, engine, text, bytes);
+    const int code = status == PLAIT_OK ? PLAIT_EXIT_OK : plait_tool_fail("generate", status);
+    const int traced = trace ? plait_generate_trace(g, engine, trace) : 0;
     plait_engine_close(&engine);
     if (g->prompts)
         plait_lines_free(&lines);
-    return status == PLAIT_OK ? PLAIT_EXIT_OK : plait_tool_fail("generate", status);
+    return code == PLAIT_EXIT_OK && traced ? PLAIT_EXIT_FAILED : code;
 }
 
 int plait_cmd_generate(int argc, char **argv)

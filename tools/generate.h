@@ -14,7 +14,7 @@
 typedef struct plait_generate {
     const char *model, *prompt, *prompt_file, *prompts;
     const char *draft, *draft_kv, *comm, *exchange, *dtype, *kv_dtype, *kernel, *cpu_mask;
-    const char *prefix_cache;
+    const char *prefix_cache, *trace;
     int32_t max_new_tokens, spec_tokens, tp, dcp, interleave, page_size, threads;
     int64_t kv_cache;
     double comm_timeout, temperature, top_p;
@@ -49,6 +49,13 @@ void plait_generate_tell(const plait_generate *g, const plait_generation *all);
 
 /* Drafts, ranks, memory and notices. */
 void plait_generate_tell_setting(FILE *to, const plait_generate *g, const plait_generation *all);
+
+/* ---- generate_trace.c --------------------------------------------------------------------------
+ */
+
+/* Writes the engine's spans as a Chrome trace, a row for each rank; engine NULL: an empty one.
+   0, or -1 after a sentence on stderr. Closes the file. */
+int plait_generate_trace(const plait_generate *g, const plait_engine *engine, FILE *file);
 
 /* ---- generate_prompts.c -----------------------------------------------------------------------
  */

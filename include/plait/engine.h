@@ -30,6 +30,7 @@
 #include <plait/dtype.h>
 #include <plait/memory.h>
 #include <plait/status.h>
+#include <plait/trace.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -73,11 +74,12 @@ typedef struct plait_engine_options {
     int32_t debug_ranks;   /* 1: all ranks compare a hash of their tokens at every step, and fail
                               with PLAIT_E_COMM and the rank's number where one differs */
     const char *draft_dir; /* PLAIT_DRAFT_EAGLE3: the head's config.json and safetensors */
+    int32_t trace;         /* 1: keep spans for plait_engine_trace */
 } plait_engine_options;
 #define PLAIT_ENGINE_OPTIONS_INIT                                                                  \
     {                                                                                              \
         sizeof(plait_engine_options), NULL, 0, 1, 1, PLAIT_BF16, PLAIT_KV_DTYPE_AUTO, 64, 0, 0,    \
-            PLAIT_DRAFT_NONE, 3, 0, 0, 30.0, PLAIT_CPU_ALL, NULL, NULL, 1, NULL, 0, NULL           \
+            PLAIT_DRAFT_NONE, 3, 0, 0, 30.0, PLAIT_CPU_ALL, NULL, NULL, 1, NULL, 0, NULL, 0        \
     }
 
 /*
@@ -106,6 +108,11 @@ typedef struct plait_engine_info {
 } plait_engine_info;
 
 PLAIT_API plait_status plait_engine_get_info(const plait_engine *engine, plait_engine_info *out);
+
+/* The spans of one rank since open, also of calls that failed, up to 2^20 of them; *dropped counts
+   the rest. NULL without option trace and for a rank of another process. Valid until close. */
+PLAIT_API const plait_trace_span *plait_engine_trace(const plait_engine *engine, int32_t rank,
+                                                     int64_t *num, int64_t *dropped);
 
 /* ---- generation ------------------------------------------------------------------------------ */
 

@@ -544,9 +544,14 @@ static plait_status step(struct plait_dcp *dcp, const plait_kernel *kernel,
     if (dcp->n == 1)
         return plait_attn_run(kernel, args, executor);
     const void *q;
+    int64_t begin = plait_trace_begin(dcp->trace);
     PLAIT_TRY(plait_dcp_gather_q(dcp, args->num_rows, args->q, args->q_row_stride,
                                  args->q_head_stride, executor, &q));
+    plait_trace_end(dcp->trace, "gather queries", begin, args->num_rows);
+    begin = plait_trace_begin(dcp->trace);
     PLAIT_TRY(attend(dcp, kernel, args, q, executor));
+    plait_trace_end(dcp->trace, "attend shard", begin, args->num_rows);
+    begin = plait_trace_begin(dcp->trace);
     const plait_partial partial = {.out = dcp->partial_out,
                                    .dtype = dcp->partial_dtype,
                                    .row_stride = (int64_t)dcp->all_heads * dcp->d_v,
@@ -557,7 +562,14 @@ static plait_status step(struct plait_dcp *dcp, const plait_kernel *kernel,
     const plait_merged dst = {
         args->out, args->out_dtype,      args->out_row_stride, args->out_head_stride,
         args->lse, args->lse_row_stride, args->lse_head_stride};
-    return plait_dcp_merge(dcp, args->num_rows, &partial, executor, &dst);
+    PLAIT_TRY(plait_dcp_merge(dcp, args->num_rows, &partial, executor, &dst));
+    plait_trace_end(dcp->trace, "exchange", begin, args->num_rows);
+    return PLAIT_OK;
+}
+
+void plait_dcp_set_trace(plait_dcp *dcp, plait_trace *trace)
+{
+    dcp->trace = trace;
 }
 
 plait_status plait_dcp_step(plait_dcp *dcp, const plait_kernel *kernel, const plait_attn_args *args,

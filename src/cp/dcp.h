@@ -9,6 +9,7 @@
 #include <plait/dcp.h>
 
 #include "core/memory.h"
+#include "core/trace.h"
 
 struct plait_dcp {
     plait_comm *comm;
@@ -19,6 +20,7 @@ struct plait_dcp {
     int32_t d_qk, d_v, max_rows;
     plait_dtype q_dtype, partial_dtype;
     plait_exchange exchange;
+    plait_trace *trace; /* NULL: none */
     int64_t max_context_rows, context_row_bytes;
 
     int32_t *heads, *first; /* [n] heads of each rank, and the first of them */
@@ -34,5 +36,8 @@ struct plait_dcp {
     float *sum, *own_lse;               /* [rows][own][d_v], [rows][own] */
     unsigned char *context_send, *context_recv;
 };
+
+/* Steps record their parts from now on. */
+void plait_dcp_set_trace(plait_dcp *dcp, plait_trace *trace);
 
 #endif

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "core/status.h"
+#include "cp/dcp.h"
 
 static plait_status open_dcp(plait_attend *a)
 {
@@ -19,7 +20,9 @@ static plait_status open_dcp(plait_attend *a)
     d.q_dtype = o->q_dtype;
     d.partial_dtype = PLAIT_F32;
     d.exchange = o->exchange;
-    return plait_dcp_open(&d, &a->dcp);
+    PLAIT_TRY(plait_dcp_open(&d, &a->dcp));
+    plait_dcp_set_trace(a->dcp, o->trace);
+    return PLAIT_OK;
 }
 
 plait_status plait_attend_open(const plait_attend_options *o, plait_attend *a)

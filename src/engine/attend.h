@@ -11,6 +11,7 @@
 #include <plait/dcp.h>
 #include <plait/plan.h>
 
+#include "core/trace.h"
 #include "engine/kvcache.h"
 
 typedef struct plait_attend_options {
@@ -30,6 +31,7 @@ typedef struct plait_attend_options {
     const plait_executor *executor;
     plait_comm *ranks, *dcp_ranks; /* tensor parallelism, DCP group */
     plait_exchange exchange;
+    plait_trace *trace; /* NULL: none */
 } plait_attend_options;
 
 typedef struct plait_attend {

@@ -137,6 +137,9 @@ static plait_status open_attention(plait_rank *r, const plait_executor *executor
     a.ranks = r->ranks;
     a.dcp_ranks = o->dcp > 1 ? r->dcp_ranks : NULL;
     a.exchange = (plait_exchange)o->exchange;
+    a.trace = o->trace ? &r->trace : NULL;
+    if (o->trace)
+        PLAIT_TRY(plait_trace_open(&r->trace, PLAIT_TRACE_SPANS));
     PLAIT_TRY(plait_attend_open(&a, &r->attend));
     plait_rank_set_group(r, o->dcp, c->num_layers, a.d_qk, &r->target);
     PLAIT_TRY(plait_attend_open_plan(&r->attend, &r->target));
@@ -303,6 +306,7 @@ plait_status plait_engine_open(const plait_engine_options *options, plait_engine
 
 static void close_rank(plait_rank *r)
 {
+    plait_trace_close(&r->trace);
     plait_session_close(&r->session);
     if (r->pass.model)
         plait_pass_close(&r->pass);
@@ -334,6 +338,21 @@ void plait_engine_close(plait_engine **engine)
     plait_tokenizer_close(&e->tokenizer);
     free(e);
     *engine = NULL;
+}
+
+const plait_trace_span *plait_engine_trace(const plait_engine *e, int32_t rank, int64_t *num,
+                                           int64_t *dropped)
+{
+    *num = *dropped = 0;
+    for (int32_t i = 0; i < e->num_local; i++) {
+        const plait_trace *t = &e->ranks[i].trace;
+        if (e->ranks[i].rank != rank)
+            continue;
+        *num = t->num;
+        *dropped = t->dropped;
+        return t->spans;
+    }
+    return NULL;
 }
 
 plait_status plait_engine_get_info(const plait_engine *e, plait_engine_info *out)

@@ -32,6 +32,7 @@ struct plait_rank {
     plait_pass pass;
     plait_kv_group target, draft;
     plait_session session;
+    plait_trace trace; /* empty unless the options want one */
     /* Of the call in progress. */
     plait_rank_fn fn;
     void *arg;

@@ -13,6 +13,11 @@
 #include "engine/pass_eagle3.h"
 #include "engine/pass_parts.h"
 
+static plait_trace *trace_of(const plait_pass *p)
+{
+    return p->attend->options.trace;
+}
+
 /* ---- tasks ----------------------------------------------------------------------------------- */
 
 struct items {
@@ -164,7 +169,9 @@ plait_status plait_pass_add_sums(plait_pass *p)
     const int64_t n = (int64_t)p->num_rows * p->model->config->hidden_size;
     const float *sum = p->sum;
     if (p->model->n_ranks > 1) {
+        const int64_t begin = plait_trace_begin(trace_of(p));
         PLAIT_TRY(plait_attend_sum(p->attend, p->sum, n, p->total));
+        plait_trace_end(trace_of(p), "sum over ranks", begin, p->num_rows);
         sum = p->total;
     }
     for (int64_t i = 0; i < n; i++)
@@ -174,13 +181,19 @@ plait_status plait_pass_add_sums(plait_pass *p)
 
 static plait_status attention(plait_pass *p)
 {
+    int64_t begin = plait_trace_begin(trace_of(p));
     plait_pass_norm_rows(p, p->x, p->layer->input_norm, p->y);
     if (p->query)
         PLAIT_TRY(query_state(p));
     PLAIT_TRY(plait_pass_items(p, 1 + p->model->num_heads, query_item));
+    plait_trace_end(trace_of(p), "query and latent GEMMs", begin, p->num_rows);
+    begin = plait_trace_begin(trace_of(p));
     PLAIT_TRY(plait_attend_step(p->attend, p->group, p->layer_index));
+    plait_trace_end(trace_of(p), "attention", begin, p->num_rows);
+    begin = plait_trace_begin(trace_of(p));
     PLAIT_TRY(plait_pass_items(p, p->model->num_heads, value_item));
     PLAIT_TRY(plait_pass_items(p, p->model->n_slices, output_item));
+    plait_trace_end(trace_of(p), "value and output GEMMs", begin, p->num_rows);
     return plait_pass_add_sums(p);
 }
 
@@ -297,6 +310,7 @@ static plait_status route(plait_pass *p)
 
 plait_status plait_pass_mlp(plait_pass *p)
 {
+    const int64_t begin = plait_trace_begin(trace_of(p));
     plait_pass_norm_rows(p, p->x, p->layer->post_norm, p->y);
     if (p->layer->router)
         PLAIT_TRY(route(p));
@@ -308,6 +322,7 @@ plait_status plait_pass_mlp(plait_pass *p)
         for (int64_t i = 0; i < n; i++)
             p->sum[i] += p->workers[w].sum[i];
     }
+    plait_trace_end(trace_of(p), "MLP GEMMs", begin, p->num_rows);
     return plait_pass_add_sums(p);
 }
 
@@ -402,15 +417,17 @@ plait_status plait_pass_logits(plait_pass *p, const float *states, int32_t n)
 {
     const plait_model *m = p->model;
     const int32_t vocab = m->config->vocab_size;
+    const int64_t begin = plait_trace_begin(trace_of(p));
     PLAIT_TRY(plait_pass_head(p, &m->head, states, n));
     for (int32_t rank = 0; rank < m->n_ranks; rank++) {
-        const int32_t begin = plait_part(vocab, rank, m->n_ranks);
+        const int32_t first = plait_part(vocab, rank, m->n_ranks);
         const int32_t end = plait_part(vocab, rank + 1, m->n_ranks);
         for (int32_t r = 0; r < n; r++)
-            memcpy(p->logits + (int64_t)r * vocab + begin,
+            memcpy(p->logits + (int64_t)r * vocab + first,
                    p->pieces + ((int64_t)rank * n + r) * m->head.stride,
-                   (size_t)(end - begin) * sizeof(float));
+                   (size_t)(end - first) * sizeof(float));
     }
+    plait_trace_end(trace_of(p), "logits GEMM", begin, n);
     return PLAIT_OK;
 }
 

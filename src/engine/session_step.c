@@ -226,12 +226,22 @@ static void leave_finished(plait_session *s, int32_t place)
 
 /* ---- the step -------------------------------------------------------------------------------- */
 
+static const char *pass_name(int32_t num_decode, int32_t num_prefill)
+{
+    return num_prefill == 0 ? "decode" : num_decode == 0 ? "prefill" : "prefill and decode";
+}
+
 plait_status plait_session_step(plait_session *s, int32_t num_decode, const int32_t *decode,
                                 int32_t num_prefill, const int32_t *prefill, const int32_t *chunk)
 {
     const int32_t num = num_decode + num_prefill;
+    plait_trace *trace = s->pass->attend->options.trace;
+    int64_t begin = plait_trace_begin(trace);
     if (num_decode)
         PLAIT_TRY(plait_draft_propose(s, num_decode, decode));
+    if (num_decode && s->drafter)
+        plait_trace_end(trace, "draft", begin, num_decode);
+    begin = plait_trace_begin(trace);
     for (int32_t i = 0; i < num_decode; i++)
         add_rows(s, i, decode[i], 1 + s->sequences[decode[i]].num_drafts, 0);
     for (int32_t i = 0; i < num_prefill; i++)
@@ -239,7 +249,10 @@ plait_status plait_session_step(plait_session *s, int32_t num_decode, const int3
     PLAIT_TRY(plait_session_begin(s, s->target, num));
     fill_ids(s, num);
     PLAIT_TRY(plait_pass_target(s->pass, s->target, s->ids));
+    plait_trace_end(trace, pass_name(num_decode, num_prefill), begin, s->pass->num_rows);
+    begin = plait_trace_begin(trace);
     PLAIT_TRY(choose(s, num));
+    plait_trace_end(trace, "sampling", begin, num);
     for (int32_t i = 0, at = 0; i < num; i++) {
         const int32_t count = choosing_rows(s, i);
         PLAIT_TRY(accept(s, i, s->chosen + at));
@@ -248,7 +261,10 @@ plait_status plait_session_step(plait_session *s, int32_t num_decode, const int3
         if (count)
             PLAIT_TRY(plait_session_settle(s, s->tables[i]));
     }
+    begin = plait_trace_begin(trace);
     PLAIT_TRY(catch_up(s, num));
+    if (s->draft)
+        plait_trace_end(trace, "draft catch-up", begin, num);
     for (int32_t i = 0; i < num_decode; i++)
         leave_finished(s, decode[i]);
     for (int32_t i = 0; i < num_prefill; i++)
