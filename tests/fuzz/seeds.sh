@@ -27,6 +27,7 @@ config)
         printf '\000{"eos_token_id": [1, 2]}'
     } >"$out/generation"
     ;;
+eagle3) cp models/tiny/eagle3/config.json "$out" ;;
 safetensors)
     file f32 '{"a":{"dtype":"F32","shape":[2,2],"data_offsets":[0,16]}}' \
         '\000\000\000\000\000\000\200?\000\000\000@\000\000@@'
