@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# What `cmake --install` puts in place: headers, both libraries, the command, plait.pc and the CMake
-# package Plait (targets Plait::plait, shared, and Plait::plait_static).
+# What `cmake --install` puts in place: headers, both libraries, the command and its manual page, plait.pc and the
+# CMake package Plait (targets Plait::plait, shared, and Plait::plait_static).
 include(CMakePackageConfigHelpers)
 
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/plait DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
@@ -9,6 +9,7 @@ install(TARGETS plait_shared plait_static EXPORT PlaitTargets
         LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 if(TARGET plait)
     install(TARGETS plait DESTINATION ${CMAKE_INSTALL_BINDIR})
+    install(FILES ${PROJECT_SOURCE_DIR}/docs/plait.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
 endif()
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/Plait)

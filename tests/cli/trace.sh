@@ -28,7 +28,8 @@ result a_span_of_each_pass $? "$passes passes, $steps steps"
 code=$?
 [ $code -eq 1 ] && tail -n 1 "$work/failed" | grep -q '^\]}$'
 result a_failed_run_leaves_a_trace $? "exit $code: $(cat "$work/err" "$work/failed")"
-"$plait" generate --model "$work/none" --prompt x --trace "$work/unopened" >"$work/out" 2>"$work/err"
+"$plait" generate --model "$work/none" --prompt x --trace "$work/unopened" >"$work/out" \
+    2>"$work/err"
 if command -v python3 >/dev/null; then
     for file in trace failed unopened; do
         python3 - "$work/$file" <<'END'
