@@ -228,6 +228,8 @@ static plait_status load_functions(plait_cuda *cuda)
         CU(cuModuleGetFunction, &cuda->functions[i], module, functions[i].name);
         CU(cuFuncSetAttribute, cuda->functions[i], CUDA_FUNC_MAX_DYNAMIC_SMEM,
            (int)functions[i].smem);
+        /* One carve-out for all: a multiprocessor must be idle to change it. */
+        CU(cuFuncSetAttribute, cuda->functions[i], CUDA_FUNC_CARVEOUT, 100);
     }
     return PLAIT_OK;
 }

@@ -16,6 +16,7 @@ enum {
     CUDA_MAJOR = 75,
     CUDA_MINOR = 76,
     CUDA_FUNC_MAX_DYNAMIC_SMEM = 8,
+    CUDA_FUNC_CARVEOUT = 9, /* percent of shared memory that is preferred */
     CUDA_STREAM_NON_BLOCKING = 1,
     CUDA_ATTRIBUTE_OVERLAP = 6, /* programmatic stream serialization */
     CUDA_MAP_F16 = 6,

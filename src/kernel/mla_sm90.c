@@ -143,8 +143,10 @@ static plait_status reduce(const plait_attn_args *a, int32_t worker, int32_t n_w
         return plait_fail(PLAIT_E_STATE, "mla_sm90: device %d is not open", a->device);
     plait_mla_sm90 args = device_args(a);
     void *params[] = {&args};
-    return plait_cuda_launch(cuda, PLAIT_CUDA_plait_mla_sm90_reduce,
-                             4 * (uint32_t)plait_cuda_sms(cuda), 1, a->stream, params);
+    /* A block for each quarter of a row and head, as far as blocks can run at once. */
+    int64_t units = 4 * (int64_t)a->num_rows * a->h_q, most = 4 * (int64_t)plait_cuda_sms(cuda);
+    uint32_t grid = (uint32_t)(units < 1 ? 1 : units < most ? units : most);
+    return plait_cuda_launch(cuda, PLAIT_CUDA_plait_mla_sm90_reduce, grid, 1, a->stream, params);
 }
 
 const plait_kernel plait_kernel_mla_sm90 = {

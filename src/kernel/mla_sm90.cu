@@ -720,10 +720,10 @@ template <typename T> PLAIT_DEVICE void attend(const args_t &a, const void *map)
     if (thread == 0) {
         if (a.box)
             prefetch_map(map);
-        for (int32_t i = 0; i < 2 * parts; i++)
-            barrier_init(base + full_at + 8 * i, a.box ? 1 : 128);
-        for (int32_t i = 0; i < 4; i++)
-            barrier_init(base + empty_at + 8 * i, 4);
+        for (int32_t b = 0; b < 2 * parts; b++)
+            barrier_init(base + full_at + 8 * b, a.box ? 1 : 128);
+        for (int32_t b = 0; b < 4; b++)
+            barrier_init(base + empty_at + 8 * b, 4);
         barrier_init_done();
     }
     __syncthreads();
@@ -786,7 +786,8 @@ struct alignas(16) merge_space {
     float weight[PLAIT_ATTN_MAX_SPLITS];
     float part[reduce_warps][columns];
     float top[reduce_warps], sum[reduce_warps];
-    int32_t before[PLAIT_MLA_SM90_REDUCE_THREADS + 1], of_warp[reduce_warps];
+    /* Cells of the entries in front of each, for entries with few splits and with many. */
+    int32_t before[2][PLAIT_MLA_SM90_REDUCE_THREADS + 1], of_warp[2][reduce_warps];
 };
 
 PLAIT_DEVICE int32_t reduce_cells(const plait_attn_reduce &r)
@@ -794,37 +795,43 @@ PLAIT_DEVICE int32_t reduce_cells(const plait_attn_reduce &r)
     return (r.row_end - r.row_begin) * (r.head_end - r.head_begin);
 }
 
-/* before[i]: cells of entries first .. first + i - 1 with few or many splits; returns the total. */
-PLAIT_DEVICE int32_t count_cells(const args_t &a, int32_t first, bool few, merge_space &m)
+/* Fills m.before for entries first .. first + 255. */
+PLAIT_DEVICE void count_cells(const args_t &a, int32_t first, merge_space &m)
 {
-    int32_t thread = (int32_t)threadIdx.x, lane = thread & 31, warp = thread >> 5, sum = 0;
+    int32_t thread = (int32_t)threadIdx.x, lane = thread & 31, warp = thread >> 5;
+    int32_t sum[2] = {0, 0};
     if (first + thread < a.num_reduce) {
         const plait_attn_reduce &r = a.reduce[first + thread];
-        sum = r.n_splits > 0 && (r.n_splits <= few_splits) == few ? reduce_cells(r) : 0;
+        sum[0] = r.n_splits > 0 && r.n_splits <= few_splits ? reduce_cells(r) : 0;
+        sum[1] = r.n_splits > few_splits ? reduce_cells(r) : 0;
     }
-    for (int32_t d = 1; d < 32; d *= 2) {
-        int32_t x = __shfl_up_sync(~0u, sum, d);
-        sum += lane >= d ? x : 0;
+#pragma unroll
+    for (int k = 0; k < 2; k++) {
+        for (int32_t d = 1; d < 32; d *= 2) {
+            int32_t x = __shfl_up_sync(~0u, sum[k], d);
+            sum[k] += lane >= d ? x : 0;
+        }
+        if (lane == 31)
+            m.of_warp[k][warp] = sum[k];
     }
     __syncthreads();
-    if (lane == 31)
-        m.of_warp[warp] = sum;
+#pragma unroll
+    for (int k = 0; k < 2; k++) {
+        for (int32_t i = 0; i < warp; i++)
+            sum[k] += m.of_warp[k][i];
+        m.before[k][thread + 1] = sum[k];
+        if (thread == 0)
+            m.before[k][0] = 0;
+    }
     __syncthreads();
-    for (int32_t i = 0; i < warp; i++)
-        sum += m.of_warp[i];
-    m.before[thread + 1] = sum;
-    if (thread == 0)
-        m.before[0] = 0;
-    __syncthreads();
-    return m.before[PLAIT_MLA_SM90_REDUCE_THREADS];
 }
 
 /* The entry that holds a cell: before[i] <= cell < before[i + 1]. */
-PLAIT_DEVICE int32_t entry_of(int32_t cell, const merge_space &m)
+PLAIT_DEVICE int32_t entry_of(int32_t cell, const int32_t *before)
 {
     int32_t low = 0;
     for (int32_t d = PLAIT_MLA_SM90_REDUCE_THREADS / 2; d; d /= 2)
-        low += m.before[low + d] <= cell ? d : 0;
+        low += before[low + d] <= cell ? d : 0;
     return low;
 }
 
@@ -965,19 +972,20 @@ extern "C" __global__ void __launch_bounds__(PLAIT_MLA_SM90_REDUCE_THREADS)
     const int32_t lane = (int32_t)threadIdx.x & 31, warp = (int32_t)threadIdx.x >> 5;
     const int32_t block = (int32_t)blockIdx.x, blocks = (int32_t)gridDim.x;
     for (int32_t first = 0; first < a.num_reduce; first += PLAIT_MLA_SM90_REDUCE_THREADS) {
-        int32_t units = count_cells(a, first, true, m) * quarters;
+        const plait_attn_reduce *list = a.reduce + first;
+        __syncthreads();
+        count_cells(a, first, m);
         if (first == 0)
             wait_for_previous();
+        int32_t units = m.before[0][PLAIT_MLA_SM90_REDUCE_THREADS] * quarters;
         for (int32_t u = warp * blocks + block; u < units; u += blocks * reduce_warps) {
-            int32_t cell = u / quarters, entry = entry_of(cell, m);
-            merge_few(a, a.reduce[first + entry], cell - m.before[entry],
-                      u % quarters * columns, lane);
+            int32_t cell = u / quarters, entry = entry_of(cell, m.before[0]);
+            merge_few(a, list[entry], cell - m.before[0][entry], u % quarters * columns, lane);
         }
-        units = count_cells(a, first, false, m) * quarters;
+        units = m.before[1][PLAIT_MLA_SM90_REDUCE_THREADS] * quarters;
         for (int32_t u = block; u < units; u += blocks) {
-            int32_t cell = u / quarters, entry = entry_of(cell, m);
-            merge_many(a, a.reduce[first + entry], cell - m.before[entry],
-                       u % quarters * columns, m);
+            int32_t cell = u / quarters, entry = entry_of(cell, m.before[1]);
+            merge_many(a, list[entry], cell - m.before[1][entry], u % quarters * columns, m);
         }
     }
 }

@@ -29,8 +29,8 @@ static void lay_out(plait_arena *arena, plait_schedule_args *s, size_t tiles)
     size_t n = (size_t)s->n_workers;
     s->worker_start = plait_arena_take(arena, n + 1, sizeof *s->worker_start);
     s->reduce = plait_arena_take(arena, n, sizeof *s->reduce);
-    s->work = plait_arena_take(arena, tiles + n, sizeof *s->work);
-    s->tiles = plait_arena_take(arena, tiles + 1, sizeof *s->tiles);
+    s->work = plait_arena_take(arena, 2 * tiles + n, sizeof *s->work);
+    s->tiles = plait_arena_take(arena, 2 * tiles + 1, sizeof *s->tiles);
 }
 
 size_t plait_cuda_schedule_bytes(const plait_cuda *cuda, int32_t max_seqs, int32_t max_rows,
@@ -65,7 +65,7 @@ plait_status plait_cuda_schedule(plait_attn_args *args, void *buffer, size_t byt
     void *params[] = {&s};
     PLAIT_TRY(plait_cuda_launch(cuda, PLAIT_CUDA_plait_schedule_cuda, 1, 0, args->stream, params));
     args->work = s.work;
-    args->num_work = (int32_t)tiles + s.n_workers;
+    args->num_work = 2 * (int32_t)tiles + s.n_workers;
     args->worker_start = s.worker_start;
     args->num_workers = s.n_workers;
     args->reduce = s.reduce;

@@ -2,9 +2,10 @@
 /*
  * kernel/schedule_cuda.h - the schedule of a GPU call, shared by host and device.
  *
- * A tile is at most 64 cells (rows x heads) of one sequence; its cost is its blocks of 64 keys and
- * a fixed share for starting. Workers take consecutive tiles up to one limit, the last of them in
- * part; a tile in several parts is merged.
+ * A tile is at most 64 cells (rows x heads) of one sequence. A unit is one tile, or two of one
+ * sequence; its cost is its blocks of 64 keys and a fixed share for starting. Teams, of as many
+ * workers as a unit has tiles, take consecutive units up to one limit, the last of them in part; a
+ * unit in several parts is merged.
  */
 #ifndef PLAIT_KERNEL_SCHEDULE_CUDA_H
 #define PLAIT_KERNEL_SCHEDULE_CUDA_H
@@ -21,7 +22,7 @@ typedef struct plait_tile_shape {
 /* One tile, found on the device. */
 typedef struct plait_tile {
     int32_t seq, row_begin, row_end, head_begin, head_end;
-    int32_t first, blocks; /* the first block of keys and their number */
+    int32_t first, end; /* blocks of keys */
 } plait_tile;
 
 typedef struct plait_schedule_args {
