@@ -2,7 +2,6 @@
 /* attend.c: plans of batches and the attention step of one rank. */
 #include "engine/attend.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "core/status.h"
@@ -20,27 +19,40 @@ static plait_status open_dcp(plait_attend *a)
     d.q_dtype = o->q_dtype;
     d.partial_dtype = PLAIT_F32;
     d.exchange = o->exchange;
+<<<<<<< HEAD
     PLAIT_TRY(plait_dcp_open(&d, &a->dcp));
     plait_dcp_set_trace(a->dcp, o->trace);
     return PLAIT_OK;
+=======
+    d.allocator = o->allocator;
+    return plait_dcp_open(&d, &a->dcp);
+>>>>>>> 67a001c (engine: allocate nothing after the plan)
+}
+
+static void lay_out(plait_arena *arena, plait_attend *a)
+{
+    const plait_attend_options *o = &a->options;
+    const size_t rows = (size_t)o->max_rows, heads = (size_t)o->num_heads;
+    const size_t seqs = (size_t)o->max_seqs;
+    a->committed = plait_arena_take(arena, seqs, sizeof *a->committed);
+    a->counts = plait_arena_take(arena, seqs, sizeof *a->counts);
+    a->table_len = plait_arena_take(arena, seqs, sizeof *a->table_len);
+    a->is_prompt = plait_arena_take(arena, seqs, sizeof *a->is_prompt);
+    a->page_table = plait_arena_take(arena, seqs, (size_t)a->table_stride * sizeof(int32_t));
+    a->q = plait_arena_take(arena, rows * heads * (size_t)o->d_qk, plait_dtype_bytes(o->q_dtype));
+    a->out = plait_arena_take(arena, rows * heads * (size_t)o->d_v, sizeof *a->out);
 }
 
 plait_status plait_attend_open(const plait_attend_options *o, plait_attend *a)
 {
     memset(a, 0, sizeof *a);
     a->options = *o;
-    const size_t rows = (size_t)o->max_rows, heads = (size_t)o->num_heads;
-    const size_t seqs = (size_t)o->max_seqs;
-    a->committed = malloc(seqs * sizeof *a->committed);
-    a->counts = malloc(seqs * sizeof *a->counts);
-    a->table_len = malloc(seqs * sizeof *a->table_len);
-    a->is_prompt = malloc(seqs);
-    a->q = malloc(rows * heads * (size_t)o->d_qk * plait_dtype_bytes(o->q_dtype));
-    a->out = malloc(rows * heads * (size_t)o->d_v * sizeof *a->out);
-    plait_status status = PLAIT_OK;
-    if (!a->committed || !a->counts || !a->table_len || !a->is_prompt || !a->q || !a->out)
-        status =
-            plait_fail(PLAIT_E_NOMEM, "no memory for attention over %d rows", (int)o->max_rows);
+    /* Pages are most where nothing is sharded. */
+    a->table_stride = (int32_t)(o->max_length / o->page_size + 1);
+    lay_out(&a->arena, a);
+    plait_status status = plait_arena_reserve(&a->arena, o->allocator, "attention of a step");
+    if (status == PLAIT_OK)
+        lay_out(&a->arena, a);
     if (o->dcp_ranks)
         status = plait_comm_agree(o->dcp_ranks, "open attention", status);
     if (status == PLAIT_OK && o->dcp_ranks)
@@ -53,10 +65,8 @@ plait_status plait_attend_open(const plait_attend_options *o, plait_attend *a)
 void plait_attend_close(plait_attend *a)
 {
     plait_dcp_close(&a->dcp);
-    void *const all[] = {a->committed, a->counts, a->page_table, a->table_len,
-                         a->is_prompt, a->q,      a->out,        a->workspace};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        free(all[i]);
+    plait_mem_free(a->options.allocator, a->workspace, a->workspace_bytes);
+    plait_arena_free(&a->arena, a->options.allocator);
     memset(a, 0, sizeof *a);
 }
 
@@ -65,7 +75,29 @@ static int is_sharded(const plait_attend *a, const plait_kv_group *g)
     return a->dcp && g->shard.d > 1;
 }
 
-plait_status plait_attend_open_plan(const plait_attend *a, plait_kv_group *g)
+/* Room for whatever kernel a batch of this plan gets: the choice depends on the batch. */
+static plait_status reserve_workspace(plait_attend *a, const plait_plan *plan, plait_op op)
+{
+    const plait_attend_options *o = &a->options;
+    size_t bytes = 0;
+    for (int32_t i = 0; i < plait_kernel_count(); i++) {
+        const plait_kernel *k = plait_kernel_get(i);
+        if (k->op != op || k->device != PLAIT_DEVICE_CPU || (k->needs & ~o->features) ||
+            !plait_kernel_match(k->name, o->pattern))
+            continue;
+        const size_t more = plait_plan_workspace_max(plan, k);
+        bytes = more > bytes ? more : bytes;
+    }
+    if (bytes <= a->workspace_bytes)
+        return PLAIT_OK;
+    plait_mem_free(o->allocator, a->workspace, a->workspace_bytes);
+    a->workspace_bytes = 0;
+    PLAIT_TRY(plait_mem_alloc(o->allocator, bytes, "workspace of attention", &a->workspace));
+    a->workspace_bytes = bytes;
+    return PLAIT_OK;
+}
+
+plait_status plait_attend_open_plan(plait_attend *a, plait_kv_group *g)
 {
     const plait_attend_options *o = &a->options;
     plait_plan_options p = PLAIT_PLAN_OPTIONS_INIT;
@@ -82,28 +114,20 @@ plait_status plait_attend_open_plan(const plait_attend *a, plait_kv_group *g)
     p.max_rows = o->max_rows;
     p.max_pages_per_seq = (int32_t)plait_shard_pages(g->shard, o->max_length, g->page_size);
     p.n_workers = o->executor->n_workers;
-    return plait_plan_open(&p, &g->plan);
+    p.allocator = o->allocator;
+    PLAIT_TRY(plait_plan_open(&p, &g->plan));
+    return reserve_workspace(a, g->plan, p.op);
 }
 
 /* The requests' tables side by side, as a batch holds them. */
-static plait_status gather_tables(plait_attend *a, const plait_kv_group *g, int32_t num_seqs,
-                                  const int32_t *tables)
+static void gather_tables(plait_attend *a, const plait_kv_group *g, int32_t num_seqs,
+                          const int32_t *tables)
 {
-    if (g->table_len > a->table_stride) {
-        free(a->page_table);
-        a->table_stride = 0;
-        a->page_table =
-            malloc((size_t)a->options.max_seqs * (size_t)g->table_len * sizeof *a->page_table);
-        if (!a->page_table)
-            return plait_fail(PLAIT_E_NOMEM, "no memory for page tables");
-        a->table_stride = (int32_t)g->table_len;
-    }
     for (int32_t s = 0; s < num_seqs; s++) {
         a->table_len[s] = g->requests[tables[s]].used;
         memcpy(a->page_table + (int64_t)s * a->table_stride, g->tables + tables[s] * g->table_len,
                (size_t)a->table_len[s] * sizeof *a->page_table);
     }
-    return PLAIT_OK;
 }
 
 /* GQA: a token's values follow its keys. */
@@ -140,15 +164,6 @@ static plait_status prepare(plait_attend *a, const plait_kv_group *g)
     args->out_row_stride = (int64_t)o->num_heads * o->d_v;
     args->softmax_scale = o->softmax_scale;
     PLAIT_TRY(plait_attn_pick(args, o->features, o->executor->n_workers, o->pattern, &a->kernel));
-    const size_t bytes = plait_plan_workspace_max(g->plan, a->kernel);
-    if (bytes > a->workspace_bytes) {
-        free(a->workspace);
-        a->workspace_bytes = 0;
-        a->workspace = aligned_alloc(64, (bytes + 63) / 64 * 64);
-        if (!a->workspace)
-            return plait_fail(PLAIT_E_NOMEM, "no memory for %zu bytes of workspace", bytes);
-        a->workspace_bytes = bytes;
-    }
     args->workspace = a->workspace;
     args->workspace_bytes = a->workspace_bytes;
     return PLAIT_OK;
@@ -158,7 +173,7 @@ plait_status plait_attend_begin(plait_attend *a, const plait_kv_group *g, int32_
                                 int32_t *tables, int64_t *starts, int32_t *counts,
                                 uint8_t *is_prompt)
 {
-    PLAIT_TRY(gather_tables(a, g, num_seqs, tables));
+    gather_tables(a, g, num_seqs, tables);
     memcpy(a->committed, starts, (size_t)num_seqs * sizeof *starts);
     memcpy(a->counts, counts, (size_t)num_seqs * sizeof *counts);
     memcpy(a->is_prompt, is_prompt, (size_t)num_seqs);

@@ -24,14 +24,18 @@ typedef struct plait_attend_options {
     int32_t d_qk, d_v;         /* MLA: latent + rope, latent */
     float softmax_scale;
     plait_dtype q_dtype;
-    int32_t max_rows, max_seqs;
+    int32_t max_rows, max_seqs, page_size;
     int64_t max_length;
     plait_cpu_features features;
     const char *pattern; /* of kernels; NULL: all */
     const plait_executor *executor;
     plait_comm *ranks, *dcp_ranks; /* tensor parallelism, DCP group */
     plait_exchange exchange;
+<<<<<<< HEAD
     plait_trace *trace; /* NULL: none */
+=======
+    const plait_allocator *allocator; /* NULL: the C library */
+>>>>>>> 67a001c (engine: allocate nothing after the plan)
 } plait_attend_options;
 
 typedef struct plait_attend {
@@ -51,6 +55,7 @@ typedef struct plait_attend {
     float *out; /* [max_rows][num_heads][d_v] result */
     void *workspace;
     size_t workspace_bytes;
+    plait_arena arena;
 } plait_attend;
 
 /* Collective over the DCP group. */
@@ -58,8 +63,8 @@ plait_status plait_attend_open(const plait_attend_options *options, plait_attend
 void plait_attend_close(plait_attend *attend);
 
 /* A plan for batches of `group`, whose geometry is set: over the DCP group's heads when it is
-   sharded, else over this rank's own. */
-plait_status plait_attend_open_plan(const plait_attend *attend, plait_kv_group *group);
+   sharded, else over this rank's own. Makes room for its workspace. No run allocates. */
+plait_status plait_attend_open_plan(plait_attend *attend, plait_kv_group *group);
 
 /*
  * A batch: for each of num_seqs requests (table numbers of the group) `counts` rows from index

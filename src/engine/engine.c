@@ -130,6 +130,8 @@ static plait_status open_attention(plait_rank *r, const plait_executor *executor
     a.q_dtype = o->dtype == PLAIT_BF16 && o->kv_dtype == PLAIT_BF16 ? PLAIT_BF16 : PLAIT_F32;
     a.max_rows = PLAIT_ENGINE_ROWS;
     a.max_seqs = PLAIT_SESSION_BATCH;
+    a.page_size = o->page_size;
+    a.allocator = o->allocator;
     a.max_length = c->max_position;
     a.features = plait_cpu_detect() & o->cpu_mask;
     a.pattern = o->kernel;

@@ -186,10 +186,11 @@ static uint64_t hash_requests(const struct call *call)
 static plait_status reserve_caches(plait_rank *r, const struct call *call)
 {
     const int64_t longest = r->engine->config.max_position;
+    const plait_executor *executor = r->pass.executor;
     PLAIT_TRY(plait_kv_reserve(&r->target, call->target_pages, PLAIT_SESSION_BATCH, longest));
-    if (!r->session.draft)
-        return PLAIT_OK;
-    return plait_kv_reserve(&r->draft, call->draft_pages, PLAIT_SESSION_BATCH, longest);
+    if (r->session.draft)
+        PLAIT_TRY(plait_kv_reserve(&r->draft, call->draft_pages, PLAIT_SESSION_BATCH, longest));
+    return executor->parallel_for(executor->user, plait_gemm_ready, NULL);
 }
 
 static plait_status generate_rank(plait_rank *r, void *arg)
@@ -216,6 +217,23 @@ static plait_status generate_rank(plait_rank *r, void *arg)
     return PLAIT_OK;
 }
 
+/* Ids and text of all results up to their limits: running allocates nothing. */
+static plait_status open_results(const plait_engine *e, struct call *call)
+{
+    const size_t token = plait_tokenizer_max_push(e->tokenizer);
+    for (int32_t i = 0; i < call->num; i++) {
+        plait_result *r = &call->output.results[i];
+        const size_t most = (size_t)(call->jobs[i].limit - call->jobs[i].num_prompt);
+        r->ids = malloc(most * sizeof *r->ids);
+        r->text = malloc(most * token + 4);
+        if (!r->ids || !r->text)
+            return plait_fail(PLAIT_E_NOMEM, "no memory for %zu new tokens of request %d", most,
+                              (int)i);
+        r->text[0] = 0;
+    }
+    return PLAIT_OK;
+}
+
 static plait_status open_generation(const plait_engine *e, struct call *call)
 {
     plait_generation *g = calloc(1, sizeof *g);
@@ -229,7 +247,6 @@ static plait_status open_generation(const plait_engine *e, struct call *call)
     g->draft_kv_bytes = calloc((size_t)e->num_ranks, sizeof *g->draft_kv_bytes);
     call->jobs = calloc((size_t)call->num, sizeof *call->jobs);
     call->output.results = g->results;
-    call->output.tokenizer = e->tokenizer;
     if (!g->results || !g->kv_bytes || !g->draft_kv_bytes || !call->jobs)
         return plait_fail(PLAIT_E_NOMEM, "no memory for %d requests", (int)call->num);
     return PLAIT_OK;
@@ -277,6 +294,8 @@ plait_status plait_engine_generate(plait_engine *e, const plait_request *request
     plait_status status = open_generation(e, &call);
     if (status == PLAIT_OK)
         status = plan_requests(e, requests, &call);
+    if (status == PLAIT_OK)
+        status = open_results(e, &call);
     status = plait_engine_agree_requests(e, hash_requests(&call), status);
     if (status == PLAIT_OK) {
         status = plait_engine_run(e, generate_rank, &call);

@@ -5,6 +5,7 @@
 #include <dnnl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "core/convert.h"
 #include "core/status.h"
@@ -12,7 +13,12 @@
 /* oneDNN's CPU runtime is OpenMP. Only this setting is used: one thread for each caller. */
 extern void omp_set_num_threads(int n);
 
-enum { MAX_BUCKETS = 16, LAYOUT_BUCKET = 16 };
+enum {
+    MAX_BUCKETS = 16,
+    LAYOUT_BUCKET = 16,
+    OPEN_BYTES = 16 << 20, /* more than any one primitive needs, for several ranks */
+    RUN_BYTES = 4 << 20
+};
 
 /* What one worker passes to one primitive. */
 struct binding {
@@ -26,6 +32,7 @@ struct shape {
     dnnl_memory_desc_t layout;
     dnnl_primitive_t primitives[MAX_BUCKETS];
     struct binding *bindings; /* [buckets][workers] */
+    int32_t warm;             /* each primitive ran once */
     struct shape *next;
 };
 
@@ -60,6 +67,20 @@ static plait_status check(dnnl_status_t status, const char *what)
                       "oneDNN: %s failed with status %d", what, (int)status);
 }
 
+/* oneDNN crashes where memory for its objects or code is refused. So that it is not, its calls that
+   need some are made only while this much more can be had. */
+static plait_status check_memory(size_t bytes)
+{
+    void *p = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED)
+        return plait_fail(PLAIT_E_NOMEM,
+                          "no memory for matrix products: oneDNN is to have %zu more bytes of "
+                          "address space, which the system refuses (ulimit -v)",
+                          bytes);
+    munmap(p, bytes);
+    return PLAIT_OK;
+}
+
 static dnnl_data_type_t type_of(plait_dtype dtype)
 {
     return dtype == PLAIT_BF16 ? dnnl_bf16 : dnnl_f32;
@@ -86,6 +107,8 @@ plait_status plait_gemm_set_open(int32_t n_workers, int32_t max_m, plait_gemm_se
             break;
     }
     plait_status status = set->workers ? PLAIT_OK : plait_fail(PLAIT_E_NOMEM, "no memory");
+    if (status == PLAIT_OK)
+        status = check_memory(OPEN_BYTES);
     if (status == PLAIT_OK)
         status = check(dnnl_engine_create(&set->engine, dnnl_cpu, 0), "making an engine");
     for (int32_t w = 0; w < n_workers && status == PLAIT_OK; w++)
@@ -227,10 +250,12 @@ static plait_status find_shape(plait_gemm_set *set, plait_dtype dtype, int64_t k
     if (!s->bindings)
         return plait_fail(PLAIT_E_NOMEM, "no memory for matrix products");
     dnnl_primitive_desc_t pd;
+    PLAIT_TRY(check_memory(OPEN_BYTES));
     PLAIT_TRY(describe(set, s, LAYOUT_BUCKET, NULL, &pd));
     s->layout = *dnnl_primitive_desc_query_md(pd, dnnl_query_weights_md, 0);
     dnnl_primitive_desc_destroy(pd);
     for (int32_t b = 0; b < set->n_buckets; b++) {
+        PLAIT_TRY(check_memory(OPEN_BYTES));
         PLAIT_TRY(describe(set, s, set->buckets[b], &s->layout, &pd));
         plait_status status = bind(set, s, b, pd);
         dnnl_primitive_desc_destroy(pd);
@@ -249,6 +274,7 @@ static plait_status fill(plait_gemm *gemm, const float *w, int64_t k_stride, int
     dnnl_memory_desc_t plain;
     PLAIT_TRY(check(dnnl_memory_desc_init_by_strides(&plain, 2, dims, dnnl_f32, strides),
                     "describing weights"));
+    PLAIT_TRY(check_memory(OPEN_BYTES));
     dnnl_memory_t from;
     PLAIT_TRY(check(dnnl_memory_create(&from, &plain, set->engine, (void *)(uintptr_t)w),
                     "describing weights"));
@@ -267,6 +293,31 @@ static plait_status fill(plait_gemm *gemm, const float *w, int64_t k_stride, int
     dnnl_primitive_desc_destroy(pd);
     dnnl_memory_destroy(from);
     return status;
+}
+
+static dnnl_status_t execute(const plait_gemm *g, int32_t worker, int32_t bucket, void *a, void *c)
+{
+    const plait_gemm_set *set = g->set;
+    const struct worker_memory *memory = &set->workers[worker];
+    struct binding *bind_to = &g->shape->bindings[bucket * set->n_workers + worker];
+    dnnl_memory_set_data_handle(bind_to->a, a);
+    dnnl_memory_set_data_handle(bind_to->c, c);
+    dnnl_memory_set_data_handle(bind_to->scratch, memory->scratch);
+    dnnl_exec_arg_t args[] = {{DNNL_ARG_SRC, bind_to->a},
+                              {DNNL_ARG_WEIGHTS, g->weights},
+                              {DNNL_ARG_DST, bind_to->c},
+                              {DNNL_ARG_SCRATCHPAD, bind_to->scratch}};
+    return dnnl_primitive_execute(g->shape->primitives[bucket], memory->stream, 4, args);
+}
+
+/* What oneDNN makes once, at the first use of a shape or of the tile unit, is made now. */
+static plait_status warm_up(const plait_gemm *g)
+{
+    const struct worker_memory *memory = &g->set->workers[0];
+    for (int32_t b = 0; b < g->set->n_buckets && !g->shape->warm; b++)
+        PLAIT_TRY(check(execute(g, 0, b, memory->a, memory->c), "a first product"));
+    g->shape->warm = 1;
+    return PLAIT_OK;
 }
 
 plait_status plait_gemm_open(plait_gemm_set *set, plait_dtype dtype, const float *w, int64_t k,
@@ -289,6 +340,7 @@ plait_status plait_gemm_open(plait_gemm_set *set, plait_dtype dtype, const float
         check(dnnl_memory_create(&gemm->weights, &gemm->shape->layout, set->engine, gemm->data),
               "holding weights"));
     PLAIT_TRY(fill(gemm, w, k_stride, n_stride));
+    PLAIT_TRY(warm_up(gemm));
     *out = gemm;
     return PLAIT_OK;
 }
@@ -325,21 +377,21 @@ plait_status plait_gemm_run(const plait_gemm *g, int32_t worker, int32_t m, cons
     while (set->buckets[b] < m)
         b++;
     const struct worker_memory *memory = &set->workers[worker];
-    struct binding *bind_to = &g->shape->bindings[b * set->n_workers + worker];
     int64_t n = g->shape->n;
     int direct = ldc == n && m == set->buckets[b];
     float *result = direct ? c : memory->c;
-    dnnl_memory_set_data_handle(bind_to->a, pack_rows(g, memory->a, m, set->buckets[b], a, lda));
-    dnnl_memory_set_data_handle(bind_to->c, result);
-    dnnl_memory_set_data_handle(bind_to->scratch, memory->scratch);
-    dnnl_exec_arg_t args[] = {{DNNL_ARG_SRC, bind_to->a},
-                              {DNNL_ARG_WEIGHTS, g->weights},
-                              {DNNL_ARG_DST, bind_to->c},
-                              {DNNL_ARG_SCRATCHPAD, bind_to->scratch}};
-    dnnl_status_t status = dnnl_primitive_execute(g->shape->primitives[b], memory->stream, 4, args);
+    void *rows = pack_rows(g, memory->a, m, set->buckets[b], a, lda);
+    const dnnl_status_t status = execute(g, worker, b, rows, result);
     for (int32_t i = 0; i < m && !direct; i++)
         memcpy(c + i * ldc, result + i * n, (size_t)n * sizeof(float));
     return check(status, "a product");
+}
+
+plait_status plait_gemm_ready(void *unused, int32_t worker, int32_t n_workers)
+{
+    (void)unused, (void)worker, (void)n_workers;
+    omp_set_num_threads(1);
+    return check_memory(RUN_BYTES);
 }
 
 int64_t plait_gemm_n(const plait_gemm *gemm)

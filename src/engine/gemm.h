@@ -34,6 +34,11 @@ plait_status plait_gemm_open(plait_gemm_set *set, plait_dtype dtype, const float
 plait_status plait_gemm_run(const plait_gemm *gemm, int32_t worker, int32_t m, const float *a,
                             int64_t lda, float *c, int64_t ldc);
 
+/* A task for every thread that will run products, before the first one: after it no call of the
+   thread allocates, apart from the short list of arguments that oneDNN makes of each product and
+   drops. PLAIT_E_NOMEM when the process has no memory left for those. */
+plait_status plait_gemm_ready(void *unused, int32_t worker, int32_t n_workers);
+
 int64_t plait_gemm_n(const plait_gemm *gemm);
 
 #endif

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* output.c: tokens, text and results of requests, as rank 0 tells them. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "core/status.h"
 #include "engine/session.h"
 
-static plait_status fill_result(const plait_output *o, const plait_sequence *q, plait_result *out)
+static void fill_result(const plait_sequence *q, plait_result *out)
 {
     out->num_prompt = q->num_prompt;
     out->num_new = (int32_t)(q->num_known - q->num_prompt);
@@ -19,18 +18,7 @@ static plait_status fill_result(const plait_output *o, const plait_sequence *q, 
     out->num_accepted = q->num_accepted;
     out->prefill_s = q->first_s - q->start_s;
     out->decode_s = q->last_s - q->first_s;
-    out->ids = malloc((size_t)(out->num_new + 1) * sizeof *out->ids);
-    if (!out->ids)
-        return plait_fail(PLAIT_E_NOMEM, "no memory for results");
     memcpy(out->ids, q->ids + q->num_prompt, (size_t)out->num_new * sizeof *out->ids);
-    PLAIT_TRY(plait_tokenizer_decode(o->tokenizer, out->ids, (size_t)(out->num_new - q->stopped),
-                                     true, &out->text, &out->text_bytes));
-    /* The last token may have text after the cut. */
-    if (q->cut) {
-        out->text_bytes = (size_t)q->reader.text_bytes;
-        out->text[out->text_bytes] = 0;
-    }
-    return PLAIT_OK;
 }
 
 plait_status plait_output_tell(plait_output *o, plait_sequence *q, const plait_text_buffer *text,
@@ -39,9 +27,13 @@ plait_status plait_output_tell(plait_output *o, plait_sequence *q, const plait_t
     plait_stream_event event = {.request = q->index, .text = text->text, .text_bytes = text->bytes};
     const int64_t told = q->finished ? q->num_known - q->num_prompt : q->reader.num_final;
     *give_up = 0;
+    plait_result *result = &o->results[q->index];
+    memcpy(result->text + result->text_bytes, text->text, text->bytes);
+    result->text_bytes += text->bytes;
+    result->text[result->text_bytes] = 0;
     if (q->finished) {
-        PLAIT_TRY(fill_result(o, q, &o->results[q->index]));
-        event.result = &o->results[q->index];
+        fill_result(q, result);
+        event.result = result;
     }
     event.ids = q->ids + q->num_prompt + q->num_streamed;
     event.num_ids = (int32_t)(told - q->num_streamed);

@@ -54,8 +54,7 @@ typedef struct plait_sequence {
 typedef struct plait_output {
     plait_stream_fn fn; /* may be NULL */
     void *user;
-    const plait_tokenizer *tokenizer;
-    plait_result *results; /* of each request */
+    plait_result *results; /* of each request, with room for its ids and text */
 } plait_output;
 
 /* Whose token a row of logits chooses: that of index num_known + offset of the sequence. */
