@@ -16,6 +16,7 @@
 #include <plait/log.h>
 
 #include "tools/generate.h"
+#include "tools/processes.h"
 #include "tools/tools.h"
 
 #if PLAIT_HAVE_ENGINE
@@ -47,8 +48,8 @@ static plait_options_result read_options(plait_generate *g, int argc, char **arg
          .help = "ranks that split one KV cache; divides W (1)"},
         {"--interleave", PLAIT_OPTION_INT, &g->interleave, "I", NULL, 1, 1 << 20,
          .help = "tokens that go to one rank in turn (1)"},
-        {"--comm", PLAIT_OPTION_CHOICE, &g->comm, "threads", "mpi",
-         .help = "what ranks are (threads)"},
+        {"--comm", PLAIT_OPTION_CHOICE, &g->comm, "threads|mpi",
+         .help = "what ranks are; mpi: processes that mpirun starts (threads)"},
         {"--exchange", PLAIT_OPTION_CHOICE, &g->exchange, "auto|ag_rs|a2a",
          .help = "how partial results are merged (auto)"},
         {"--comm-timeout", PLAIT_OPTION_NUMBER, &g->comm_timeout, "S", NULL, 1, 1e6,
@@ -135,6 +136,7 @@ static plait_status engine_options(const plait_generate *g, plait_engine_options
         o->exchange = strcmp(g->exchange, "a2a") ? PLAIT_EXCHANGE_AG_RS : PLAIT_EXCHANGE_A2A;
     o->trace = g->trace != NULL;
     o->comm_timeout_s = g->comm_timeout;
+    o->comm = g->ranks;
     o->kernel = g->kernel;
     return g->cpu_mask ? plait_cpu_level(g->cpu_mask, &o->cpu_mask) : PLAIT_OK;
 }
@@ -197,19 +199,24 @@ static plait_status open_engine(const plait_generate *g, plait_engine **engine)
 }
 
 /* The file is checked before the model is loaded. */
-static int run(const plait_generate *g, const char *text, size_t bytes)
+static int run(plait_generate *g, const char *text, size_t bytes)
 {
     plait_engine *engine = NULL;
     plait_lines lines;
-    if (g->prompts && plait_generate_read_lines(g, text, bytes, &lines))
+    if (g->prompts && plait_generate_read_lines(g, text, bytes, &lines)) {
+        (void)plait_processes_end("generate", &g->ranks, PLAIT_OK);
         return PLAIT_EXIT_USAGE;
+    }
     /* Opened first: hours of work are not to end with a file that cannot be made. */
-    FILE *trace = g->trace ? fopen(g->trace, "we") : NULL;
-    if (g->trace && !trace) {
+    const int traces = g->trace && plait_processes_first(g->ranks);
+    FILE *trace = traces ? fopen(g->trace, "we") : NULL;
+    if (traces && !trace)
         fprintf(stderr, "plait generate: --trace %s cannot be written: %s\n", g->trace,
                 strerror(errno));
+    if (!plait_processes_all(g->ranks, !traces || trace)) {
         if (g->prompts)
             plait_lines_free(&lines);
+        (void)plait_processes_end("generate", &g->ranks, PLAIT_OK);
         return PLAIT_EXIT_FAILED;
     }
     plait_status status = open_engine(g, &engine);
@@ -217,12 +224,26 @@ static int run(const plait_generate *g, const char *text, size_t bytes)
         status = plait_generate_lines(g, engine, &lines);
     else if (status == PLAIT_OK)
         status = one_prompt(g, engine, text, bytes);
-    const int code = status == PLAIT_OK ? PLAIT_EXIT_OK : plait_tool_fail("generate", status);
     const int traced = trace ? plait_generate_trace(g, engine, trace) : 0;
     plait_engine_close(&engine);
     if (g->prompts)
         plait_lines_free(&lines);
+    const int code = plait_processes_end("generate", &g->ranks, status);
     return code == PLAIT_EXIT_OK && traced ? PLAIT_EXIT_FAILED : code;
+}
+
+/* The text of --prompt or of a file, which process 0 reads for all, to *file; 0 or an exit code. */
+static int read_text(const plait_generate *g, char **file, size_t *bytes)
+{
+    const char *path = g->prompts ? g->prompts : g->prompt_file;
+    *file = NULL;
+    *bytes = g->prompt ? strlen(g->prompt) : 0;
+    if (!path)
+        return 0;
+    if (plait_processes_first(g->ranks))
+        *file = read_file(g->prompts ? "--prompts" : "--prompt-file", path, bytes);
+    *file = plait_processes_share(g->ranks, *file, bytes);
+    return *file ? 0 : PLAIT_EXIT_FAILED;
 }
 
 int plait_cmd_generate(int argc, char **argv)
@@ -248,12 +269,18 @@ int plait_cmd_generate(int argc, char **argv)
     if (bad)
         return bad;
 
-    const char *path = g.prompts ? g.prompts : g.prompt_file;
-    char *file = NULL;
-    size_t bytes = g.prompt ? strlen(g.prompt) : 0;
-    if (path && !(file = read_file(g.prompts ? "--prompts" : "--prompt-file", path, &bytes)))
-        return PLAIT_EXIT_FAILED;
-    const int code = run(&g, file ? file : g.prompt, bytes);
+    if (!strcmp(g.comm, "mpi"))
+        bad = plait_processes_open("generate", g.comm_timeout, &g.ranks);
+    if (bad)
+        return bad;
+
+    char *file;
+    size_t bytes;
+    int code = read_text(&g, &file, &bytes);
+    if (code)
+        (void)plait_processes_end("generate", &g.ranks, PLAIT_OK);
+    else
+        code = run(&g, file ? file : g.prompt, bytes);
     free(file);
     return code;
 }

@@ -21,6 +21,7 @@ typedef struct plait_generate {
     int32_t top_k, seed, logprobs;
     int ignore_eos, json;
     plait_option_list stop;
+    plait_comm *ranks; /* --comm mpi: this process is one of them; else NULL */
 } plait_generate;
 
 /* ---- generate_output.c ------------------------------------------------------------------------

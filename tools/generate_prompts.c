@@ -6,6 +6,7 @@
 #include <time.h>
 
 #include "tools/generate.h"
+#include "tools/processes.h"
 
 #if PLAIT_HAVE_ENGINE
 
@@ -115,9 +116,9 @@ plait_status plait_generate_lines(const plait_generate *g, plait_engine *engine,
     if (status == PLAIT_OK)
         status = plait_engine_generate(engine, requests, lines->n, take_event, &out, &all);
     plait_generate_progress(NULL);
-    if (status == PLAIT_OK)
+    if (status == PLAIT_OK && plait_processes_first(g->ranks))
         tell(g, all, now_s() - begin);
-    else
+    else if (status != PLAIT_OK && plait_processes_first(g->ranks))
         tell_line(g, lines);
     plait_generation_close(&all);
     free(out.done);

@@ -20,6 +20,7 @@ enum {
     SCRATCH_FLOATS = 1 << 16,   /* of one rank in a reduction at a time */
     MESSAGE_MOST = 1 << 30,     /* bytes of one message; MPI counts in int */
     CLOSED_GRACE_NS = 10000000, /* what a rank sent before it closed may still be on its way */
+    ALIVE_GRACE_NS = 700000000, /* for the news from a rank that is alive and late */
 };
 
 struct head {
@@ -98,27 +99,22 @@ static plait_status give_up(struct group *g)
     return plait_mpi_group_error(&g->base);
 }
 
-/* After the deadline: names who is missing and fails the group; PLAIT_OK if all came after all. */
-static plait_status late(struct group *g, const char *verb)
+/* Whether one of the missing closed the group: then nothing of it can follow but what is on its way
+   already. */
+static int some_closed(const struct group *g, const unsigned char *missing)
 {
-    unsigned char missing[PLAIT_COMM_MAX_RANKS] = {0};
-    char ranks[128], sentence[PLAIT_MPI_ERROR_BYTES];
-    if (mark_missing(g, missing) > 1) {
-        /* One may wait for another in a smaller group. */
-        plait_mpi_clear_alive(&g->base, missing);
-        unsigned char now[PLAIT_COMM_MAX_RANKS] = {0};
-        if (!g->base.failed && mark_missing(g, now) == 0)
-            return PLAIT_OK;
-    }
-    if (g->base.failed)
-        return give_up(g);
-    list_ranks(g, missing, ranks, sizeof ranks);
-    if (!ranks[0])
-        return PLAIT_OK;
-    int32_t closed = 0;
     for (int32_t i = 0; i < g->base.n; i++)
-        closed |= missing[i] && g->base.closed[i];
-    if (closed)
+        if (missing[i] && g->base.closed[i])
+            return 1;
+    return 0;
+}
+
+/* Names who is missing and fails the group. */
+static plait_status late(struct group *g, const char *verb, const unsigned char *missing)
+{
+    char ranks[128], sentence[PLAIT_MPI_ERROR_BYTES];
+    list_ranks(g, missing, ranks, sizeof ranks);
+    if (some_closed(g, missing))
         snprintf(sentence, sizeof sentence, "comm: rank %s of %d was closed", ranks,
                  g->base.link->n);
     else
@@ -147,7 +143,9 @@ static plait_status wait_all(struct group *g, const char *verb)
 {
     const int64_t start = plait_mpi_now_ns();
     int64_t deadline = g->deadline;
+    int extended = 0;
     for (int32_t tries = 1;; tries++) {
+        unsigned char missing[PLAIT_COMM_MAX_RANKS] = {0};
         int done = 0;
         const int code = MPI_Testall(2 * g->base.n, g->waits, &done, MPI_STATUSES_IGNORE);
         if (code != MPI_SUCCESS)
@@ -161,15 +159,25 @@ static plait_status wait_all(struct group *g, const char *verb)
         if (g->base.failed)
             return give_up(g);
         const int64_t now = plait_mpi_now_ns();
-        if (g->base.num_closed > 0 && deadline == g->deadline) {
-            unsigned char missing[PLAIT_COMM_MAX_RANKS] = {0};
-            mark_missing(g, missing);
-            for (int32_t i = 0; i < g->base.n; i++)
-                if (missing[i] && g->base.closed[i] && now + CLOSED_GRACE_NS < deadline)
-                    deadline = now + CLOSED_GRACE_NS;
+        if (g->base.num_closed == 0 && now <= deadline)
+            continue;
+        if (mark_missing(g, missing) == 0)
+            continue;
+        const int closed = some_closed(g, missing);
+        if (closed && now + CLOSED_GRACE_NS < deadline)
+            deadline = now + CLOSED_GRACE_NS;
+        if (now <= deadline)
+            continue;
+        /* Who answers waits for another rank itself, in another group or one operation behind, and
+           will tell whom it misses. */
+        if (!closed && plait_mpi_all_alive(&g->base, missing) && !extended) {
+            extended = 1;
+            deadline = plait_mpi_now_ns() + ALIVE_GRACE_NS;
+            continue;
         }
-        if (now > deadline)
-            return late(g, verb);
+        if (g->base.failed)
+            return give_up(g);
+        return late(g, verb, missing);
     }
 }
 

@@ -144,7 +144,7 @@ plait_status plait_mpi_group_error(const plait_mpi_group *g)
     return plait_fail(PLAIT_E_COMM, "%s", g->error);
 }
 
-void plait_mpi_clear_alive(plait_mpi_group *g, unsigned char *suspects)
+int plait_mpi_all_alive(plait_mpi_group *g, unsigned char *suspects)
 {
     plait_mpi_link *l = g->link;
     int32_t asked = 0, answered = 0;
@@ -165,6 +165,7 @@ void plait_mpi_clear_alive(plait_mpi_group *g, unsigned char *suspects)
     }
     for (int32_t i = 0; i < g->n && answered < asked; i++)
         suspects[i] = suspects[i] && !l->alive[g->first + i];
+    return answered == asked;
 }
 
 /* ---- opening and closing ----------------------------------------------------------------------*/

@@ -91,7 +91,8 @@ void plait_mpi_fail(plait_mpi_group *group, const char *sentence);
 /* PLAIT_E_COMM with the group's sentence. */
 plait_status plait_mpi_group_error(const plait_mpi_group *group);
 
-/* Clears suspects[n], by rank of the group, of those that answer within a while, unless all do. */
-void plait_mpi_clear_alive(plait_mpi_group *group, unsigned char *suspects);
+/* Asks suspects[n], by rank of the group, whether they are alive, and waits a while. Returns
+   whether all answered; else suspects that did are cleared. */
+int plait_mpi_all_alive(plait_mpi_group *group, unsigned char *suspects);
 
 #endif

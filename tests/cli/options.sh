@@ -35,7 +35,6 @@ refuse given_twice 2 "given twice" generate --dcp 1 --dcp 2
 refuse unknown_choice 2 "--dtype takes bf16|f32, not 'int4'" generate --dtype int4
 refuse later_draft 2 "--draft DIR (an EAGLE-3 head) is not in this release step" \
     generate --model x --prompt x --draft x
-refuse later_choice_comm 2 "--comm mpi is not in this release step" generate --comm mpi
 for option in --backend --prefer \
     --invariant --trace --device; do
     refuse "later${option}" 2 "plait generate: $option is not in this release step" \
