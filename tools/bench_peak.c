@@ -89,7 +89,7 @@ void plait_bench_measure(plait_bench_machine *m, const plait_executor *executor,
     m->n_peaks = 0;
     for (int32_t i = 0; plait_peak_get(i) && m->n_peaks < PLAIT_BENCH_PEAKS; i++) {
         t.peak = plait_peak_get(i);
-        t.rounds = 1000000; /* some milliseconds */
+        t.rounds = 200000; /* some milliseconds */
         if (t.peak->needs & ~features)
             continue;
         double flops = (double)t.rounds * t.peak->flops * executor->n_workers;

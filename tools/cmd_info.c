@@ -42,6 +42,7 @@ static const struct {
     {"AVX2", PLAIT_CPU_AVX2},
     {"AVX-512", PLAIT_CPU_AVX512},
     {"AVX-512-BF16", PLAIT_CPU_AVX512BF16},
+    {"AMX", PLAIT_CPU_AMX},
 };
 #define N_LEVELS (sizeof levels / sizeof *levels)
 

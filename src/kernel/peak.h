@@ -18,7 +18,7 @@ typedef struct plait_peak {
 } plait_peak;
 
 #if defined(__x86_64__)
-extern const plait_peak plait_peak_avx512bf16, plait_peak_avx512, plait_peak_avx2;
+extern const plait_peak plait_peak_amx, plait_peak_avx512bf16, plait_peak_avx512, plait_peak_avx2;
 #endif
 
 /* Classes from the best one down; NULL past the last. */

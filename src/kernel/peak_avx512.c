@@ -6,13 +6,14 @@
 
 static float run(int64_t rounds)
 {
-    float zero[16] = {0}, sum = 0;
-    __asm__ volatile("" : "+m"(zero)); /* or the compiler would know all products */
+    float zero[16 + 12] = {0}, sum = 0;
+    /* Or the compiler would know the products, and that all sums are equal. */
+    __asm__ volatile("" : "+m"(zero));
     const __m512 x = _mm512_loadu_ps(zero);
     __m512 a[12];
 #pragma GCC unroll 12
     for (int i = 0; i < 12; i++)
-        a[i] = x;
+        a[i] = _mm512_loadu_ps(zero + i);
     for (int64_t r = 0; r < rounds; r++)
 #pragma GCC unroll 12
         for (int i = 0; i < 12; i++)
