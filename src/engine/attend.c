@@ -19,14 +19,10 @@ static plait_status open_dcp(plait_attend *a)
     d.q_dtype = o->q_dtype;
     d.partial_dtype = PLAIT_F32;
     d.exchange = o->exchange;
-<<<<<<< HEAD
+    d.allocator = o->allocator;
     PLAIT_TRY(plait_dcp_open(&d, &a->dcp));
     plait_dcp_set_trace(a->dcp, o->trace);
     return PLAIT_OK;
-=======
-    d.allocator = o->allocator;
-    return plait_dcp_open(&d, &a->dcp);
->>>>>>> 67a001c (engine: allocate nothing after the plan)
 }
 
 static void lay_out(plait_arena *arena, plait_attend *a)

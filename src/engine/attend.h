@@ -31,11 +31,8 @@ typedef struct plait_attend_options {
     const plait_executor *executor;
     plait_comm *ranks, *dcp_ranks; /* tensor parallelism, DCP group */
     plait_exchange exchange;
-<<<<<<< HEAD
-    plait_trace *trace; /* NULL: none */
-=======
+    plait_trace *trace;               /* NULL: none */
     const plait_allocator *allocator; /* NULL: the C library */
->>>>>>> 67a001c (engine: allocate nothing after the plan)
 } plait_attend_options;
 
 typedef struct plait_attend {
