@@ -9,6 +9,7 @@
 #include <plait/attn.h>
 #include <plait/plan.h>
 
+#include "core/convert.h"
 #include "fuzz.h"
 
 typedef struct batch {
@@ -108,6 +109,16 @@ static float *filled(int64_t n, float value)
     return x;
 }
 
+/* The same n values in bf16, in an array of exactly that size; frees x. */
+static void *halved(float *x, int64_t n)
+{
+    uint16_t *half = array(n, sizeof *half);
+    for (int64_t i = 0; i < n; i++)
+        half[i] = plait_bf16_from_f32(x[i]);
+    free(x);
+    return half;
+}
+
 /* Gives a value to the keys that some row of the plan sees; the rest of the pool stays NaN. */
 static void fill_seen(const plait_plan_options *o, const plait_plan_view *v, float *pool,
                       int32_t width)
@@ -138,18 +149,37 @@ static void check_outputs(const plait_plan_options *o, const plait_plan_view *v,
 }
 
 static void attend(const plait_plan *plan, const plait_plan_options *o, const batch *t,
-                   int32_t pages, const plait_kernel *kernel)
+                   int32_t pages, const plait_kernel *kernel, plait_dtype dtype)
 {
     const plait_plan_view *v = plait_plan_get(plan);
     const int32_t k_width = o->h_kv * o->d_qk, v_width = o->h_kv * o->d_v;
     const int64_t rows = v->padded_rows, tokens = (int64_t)pages * o->page_size;
     plait_attn_args a = PLAIT_ATTN_ARGS_INIT;
     CHECK(plait_plan_bind(plan, &t->b, &a) == PLAIT_OK);
-    float *q = filled(rows * o->h_q * o->d_qk, 0.25f), *k = filled(tokens * k_width, NAN);
-    float *value = filled(tokens * v_width, NAN), *out = filled(rows * o->h_q * o->d_v, NAN);
+    void *q = filled(rows * o->h_q * o->d_qk, 0.25f), *k = filled(tokens * k_width, NAN);
+    void *value = filled(tokens * v_width, NAN);
+    float *out = filled(rows * o->h_q * o->d_v, NAN);
     float *lse = filled(rows * o->h_q, NAN);
     a.num_pages = pages;
+    a.k = k;
+    a.v = o->op == PLAIT_OP_GQA ? value : NULL;
     a.q = q;
+    a.out = out;
+    const plait_status valid = plait_attn_check(&a);
+    if (valid == PLAIT_OK) {
+        fill_seen(o, v, k, k_width);
+        fill_seen(o, v, value, v_width);
+    } else {
+        /* All that a plan does not know is how many pages the pool has. */
+        CHECK(strstr(plait_last_error(), "the pool has"));
+    }
+    if (dtype == PLAIT_BF16) {
+        q = halved(q, rows * o->h_q * o->d_qk);
+        k = halved(k, tokens * k_width);
+        value = halved(value, tokens * v_width);
+    }
+    a.q = q;
+    a.q_dtype = a.kv_dtype = dtype;
     a.q_head_stride = o->d_qk;
     a.q_row_stride = o->h_q * o->d_qk;
     a.k = k;
@@ -173,14 +203,9 @@ static void attend(const plait_plan *plan, const plait_plan_options *o, const ba
     void *workspace; /* of exactly the size that was asked for */
     CHECK(posix_memalign(&workspace, 64, a.workspace_bytes + (a.workspace_bytes == 0)) == 0);
     a.workspace = workspace;
-    if (plait_attn_check(&a) == PLAIT_OK) {
-        fill_seen(o, v, k, k_width);
-        fill_seen(o, v, value, v_width);
+    if (valid == PLAIT_OK) {
         CHECK(plait_attn_run(kernel, &a, NULL) == PLAIT_OK);
         check_outputs(o, v, out, lse);
-    } else {
-        /* All that a plan does not know is how many pages the pool has. */
-        CHECK(strstr(plait_last_error(), "the pool has"));
     }
     free(q);
     free(k);
@@ -228,14 +253,15 @@ static void attend_all(const plait_plan *plan, const plait_plan_options *o, cons
     CHECK(v->num_seqs == t->b.num_seqs && v->num_rows <= v->padded_rows);
     CHECK(v->padded_rows <= o->max_rows);
     check_plan(o, v);
-    for (int32_t i = 0; i < plait_kernel_count(); i++) {
-        const plait_kernel *kernel = plait_kernel_get(i);
+    for (int32_t i = 0; i < 2 * plait_kernel_count(); i++) {
+        const plait_kernel *kernel = plait_kernel_get(i / 2);
         plait_attn_args a = PLAIT_ATTN_ARGS_INIT;
         char why[128];
         CHECK(plait_plan_bind(plan, &t->b, &a) == PLAIT_OK);
-        if (kernel->op == o->op &&
+        a.q_dtype = a.kv_dtype = i % 2 ? PLAIT_BF16 : PLAIT_F32;
+        if (kernel->op == o->op && kernel->device == PLAIT_DEVICE_CPU &&
             !plait_kernel_refusal(kernel, &a, plait_cpu_detect(), why, sizeof why))
-            attend(plan, o, t, pages, kernel);
+            attend(plan, o, t, pages, kernel, a.q_dtype);
     }
 }
 
