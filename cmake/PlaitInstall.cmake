@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# What `cmake --install` puts in place: headers, both libraries, the command and its manual page, plait.pc and the
-# CMake package Plait (targets Plait::plait, shared, and Plait::plait_static).
+# What `cmake --install` puts in place: headers, both libraries, the command and its manual page,
+# plait.pc and the CMake package Plait (targets Plait::plait, shared, and Plait::plait_static).
 include(CMakePackageConfigHelpers)
 
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/plait DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
