@@ -152,6 +152,47 @@ static void eagle3_gains_1_8_tokens_a_step(void **state)
     check_gain(PLAIT_DRAFT_EAGLE3, 1.8);
 }
 
+/* At temperature 1 a draft stands as often as its distribution covers the target's. The seeds of
+   the requests are their numbers. */
+static void eagle3_gains_1_5_tokens_a_step_at_temperature_1(void **state)
+{
+    (void)state;
+    if (text_sanitized()) {
+        print_message("too slow with a sanitizer\n");
+        skip();
+    }
+    text_ids prompts[PROMPTS];
+    plait_request requests[PROMPTS];
+    int32_t n = text_prompts(prompts, PROMPTS);
+    int64_t gained = 0, steps = 0;
+    plait_engine_options options = PLAIT_ENGINE_OPTIONS_INIT;
+    options.model_dir = TEXT_MODEL;
+    options.dcp = 2;
+    options.draft = PLAIT_DRAFT_EAGLE3;
+    options.draft_dir = TEXT_MODEL "/eagle3";
+    options.spec_tokens = 3;
+    plait_engine *engine = text_engine(&options);
+    for (int32_t p = 0; p < n; p++) {
+        requests[p] = text_request(prompts[p].ids, prompts[p].n, NEW);
+        requests[p].temperature = 1;
+        requests[p].seed = (uint64_t)p;
+    }
+    plait_generation *all = text_generate(engine, requests, n);
+    for (int32_t p = 0; p < n; p++) {
+        const plait_result *r = &all->results[p];
+        assert_int_equal(r->num_new, NEW);
+        if (repeated(r->ids, r->num_new) < 0.3) {
+            gained += r->num_new - 1;
+            steps += r->steps;
+        }
+        free(prompts[p].ids);
+    }
+    plait_generation_close(&all);
+    plait_engine_close(&engine);
+    print_message("# %.3f tokens gained a step at temperature 1\n", (double)gained / (double)steps);
+    assert_true(steps > 0 && (double)gained >= 1.5 * (double)steps);
+}
+
 /* Bytes of cache of each rank after filling the model's whole context. */
 static void fill_context(int32_t dcp, const int32_t *ids, size_t n, int64_t *target, int64_t *draft)
 {
@@ -205,6 +246,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(mtp_gains_two_tokens_a_step),
         cmocka_unit_test(eagle3_gains_1_8_tokens_a_step),
+        cmocka_unit_test(eagle3_gains_1_5_tokens_a_step_at_temperature_1),
         cmocka_unit_test(two_ranks_halve_the_cache),
     };
     return cmocka_run_group_tests_name("engine_accept", tests, NULL, NULL);

@@ -73,6 +73,7 @@ static plait_engine *open_composition(const composition *c)
     o.dcp = c->setting.dcp;
     o.interleave = c->setting.interleave;
     o.draft = c->setting.draft;
+    o.draft_dir = PLAIT_SOURCE_DIR "/models/tiny/eagle3";
     o.spec_tokens = c->setting.spec_tokens ? c->setting.spec_tokens : 1;
     o.page_size = 16;
     const int32_t layers = 6 + (o.draft == PLAIT_DRAFT_MTP);
@@ -116,6 +117,7 @@ static void tokens_in_a_batch_are_those_alone(void **state)
         {{2, 16, PLAIT_DRAFT_MTP, 3, 0, 0}, 40, 1, 12, 0},
         {{2, 1, PLAIT_DRAFT_MTP, 4, 0, 0}, 256, 7, 5, 0},
         {{1, 1, PLAIT_DRAFT_MTP, 16, 0, 0}, 100, 1, 12, 0},
+        {{2, 16, PLAIT_DRAFT_EAGLE3, 3, 0, 0}, 40, 5, 12, 800},
     };
     const char *sanitizer = getenv("PLAIT_SANITIZED");
     const size_t step = sanitizer && *sanitizer ? 3 : 1;

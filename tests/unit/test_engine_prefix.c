@@ -356,10 +356,9 @@ static void text_equals_the_run_without_cache(void **state)
     static const struct {
         int32_t dcp, interleave, page, replicated;
         plait_draft_kind draft;
-    } settings[] = {{1, 1, 16, 0, PLAIT_DRAFT_NONE},
-                    {2, 1, 16, 0, PLAIT_DRAFT_MTP},
-                    {2, 4, 8, 1, PLAIT_DRAFT_MTP},
-                    {2, 16, 16, 0, PLAIT_DRAFT_ORACLE}};
+    } settings[] = {{1, 1, 16, 0, PLAIT_DRAFT_NONE},   {2, 1, 16, 0, PLAIT_DRAFT_MTP},
+                    {2, 4, 8, 1, PLAIT_DRAFT_MTP},     {2, 4, 8, 0, PLAIT_DRAFT_EAGLE3},
+                    {2, 1, 16, 1, PLAIT_DRAFT_EAGLE3}, {2, 16, 16, 0, PLAIT_DRAFT_ORACLE}};
     const int64_t shared[REQUESTS] = {SHARED, 128, 100, 64, 10, SHARED};
     int32_t ids[REQUESTS][PROMPT];
     plait_request q[REQUESTS];
@@ -370,6 +369,7 @@ static void text_equals_the_run_without_cache(void **state)
         o.interleave = settings[n].interleave;
         o.page_size = settings[n].page;
         o.draft = settings[n].draft;
+        o.draft_dir = PLAIT_SOURCE_DIR "/models/tiny/eagle3";
         o.draft_kv_replicated = settings[n].replicated;
         o.spec_tokens = 4;
         o.kv_cache_bytes = 64 << 20;
