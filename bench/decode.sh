@@ -1,8 +1,9 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # Decoding speed of the bundled model with 512 and 4096 tokens of context on two threads: two ranks
-# (DCP 2, one thread each) against one rank, and MTP drafts of 1 to 4 tokens against none. Prints
-# Markdown tables with medians of interleaved runs. The model declares 2048 tokens, so that a copy
+# (DCP 2, one thread each) against one rank, and MTP drafts of 1 to 4 tokens or of as many as pay
+# against none. Prints Markdown tables with medians of interleaved runs, and --spec-tokens auto
+# against the best of none and the fixed numbers. The model declares 2048 tokens, so that a copy
 # with a longer limit serves here; at 4096 its text means nothing, its speed does.
 # Arguments: the plait command, the number of rounds (5).
 set -u
@@ -59,6 +60,7 @@ for context in 512 4096; do
         for k in 1 2 3 4; do
             speed mtp$k $context --dcp 1 --draft mtp --spec-tokens $k
         done
+        speed auto $context --dcp 1 --draft mtp --spec-tokens auto
         round=$((round + 1))
     done
 done
@@ -70,9 +72,17 @@ echo "| context | setting | tokens/s | against one rank, no drafts | tokens a st
 echo "|---|---|---|---|---|"
 for context in 512 4096; do
     base=$(median "$work/d1.$context")
-    for name in d1 d2 mtp1 mtp2 mtp3 mtp4; do
+    for name in d1 d2 mtp1 mtp2 mtp3 mtp4 auto; do
         now=$(median "$work/$name.$context")
         echo "$context $name $now $base $(cat "$work/$name.$context.gained")" |
             awk '{ printf "| %s | %s | %.1f | %.2f | %.2f |\n", $1, $2, $3, $3 / $4, $5 }'
     done
+done
+echo
+for context in 512 4096; do
+    best=$(for name in d1 mtp1 mtp2 mtp3 mtp4; do
+        median "$work/$name.$context"
+    done | sort -g | tail -n 1)
+    echo "$context $(median "$work/auto.$context") $best" |
+        awk '{ printf "auto against the best at %s: %.3f\n", $1, $2 / $3 }'
 done

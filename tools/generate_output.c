@@ -140,7 +140,10 @@ static void print_json(const plait_generate *g, const plait_generation *all)
     plait_emit_open(&j, '{');
     plait_generate_emit_result(&j, &all->results[0]);
     key_text(&j, "draft", g->draft);
-    key_int(&j, "spec_tokens", spec_tokens(g));
+    if (spec_tokens(g) == PLAIT_SPEC_AUTO)
+        key_text(&j, "spec_tokens", "auto");
+    else
+        key_int(&j, "spec_tokens", spec_tokens(g));
     key_int(&j, "tp", all->num_ranks);
     key_int(&j, "dcp", g->dcp);
     key_int(&j, "interleave", g->interleave);
@@ -173,9 +176,12 @@ void plait_generate_tell_setting(FILE *to, const plait_generate *g, const plait_
         accepted += all->results[i].num_accepted;
     }
     fprintf(to, "draft          %s", g->draft);
+    if (spec_tokens(g) == PLAIT_SPEC_AUTO)
+        fprintf(to, ", as many as pay");
+    else if (spec_tokens(g))
+        fprintf(to, ", %d a step", (int)spec_tokens(g));
     if (spec_tokens(g))
-        fprintf(to, ", %d a step, %lld of %lld accepted", (int)spec_tokens(g), (long long)accepted,
-                (long long)drafted);
+        fprintf(to, ", %lld of %lld accepted", (long long)accepted, (long long)drafted);
     fprintf(to, "\nranks          tp %d, dcp %d, interleave %d, comm %s, exchange %s\n",
             (int)all->num_ranks, (int)g->dcp, (int)g->interleave, comm_name(g, all), all->exchange);
     row_bytes(to, "KV per rank", all->kv_bytes, all->num_ranks);

@@ -104,6 +104,10 @@ static int store(const char *command, plait_option *o, const char *value)
         list->items[list->n++] = value;
         return 0;
     case PLAIT_OPTION_INT:
+        if (o->word && !strcmp(value, o->word)) {
+            *(int32_t *)o->to = o->word_value;
+            return 0;
+        }
         if (read_number(command, o, value, &number))
             return -1;
         *(int32_t *)o->to = (int32_t)number;

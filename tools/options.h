@@ -38,6 +38,8 @@ typedef struct plait_option {
     const char *later; /* words of a CHOICE that are known but not built yet, "x|y"; or NULL */
     double least, most;
     const char *help;
+    const char *word; /* that an INT takes too, or NULL, and its value */
+    int32_t word_value;
     int given; /* set by plait_options_read */
 } plait_option;
 

@@ -47,6 +47,7 @@ typedef enum plait_draft_kind {
 } plait_draft_kind;
 
 #define PLAIT_KV_DTYPE_AUTO (-1) /* the compute dtype */
+#define PLAIT_SPEC_AUTO     (-1)
 
 typedef struct plait_engine_options {
     size_t size;            /* sizeof(plait_engine_options) */
@@ -60,7 +61,8 @@ typedef struct plait_engine_options {
     int64_t kv_cache_bytes; /* of pages per rank, drafts included; 0: what the largest call needs */
     int32_t threads;        /* of all ranks together, at least W are used; 0: by affinity, quota */
     plait_draft_kind draft;
-    int32_t spec_tokens;         /* K, drafts per step, 1..16 */
+    int32_t spec_tokens; /* K, drafts per step, 1..16; or PLAIT_SPEC_AUTO: for each request what
+                            pays, by measured acceptance and cost, 0..8 */
     int32_t draft_kv_replicated; /* 0: the draft's cache is split as the target's; 1: D = 1 */
     int32_t exchange;            /* a plait_exchange of plait/dcp.h; 0: auto */
     double comm_timeout_s;       /* until a rank counts as lost; at least 1: ranks of a healthy

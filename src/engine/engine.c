@@ -99,10 +99,10 @@ static plait_status check_options(const plait_engine_options *o)
         return plait_fail(PLAIT_E_ARG, "draft %d is no kind of draft", (int)o->draft);
     if (o->draft == PLAIT_DRAFT_EAGLE3 && !o->draft_dir)
         return plait_fail(PLAIT_E_ARG, "draft_dir is NULL: it names the EAGLE-3 head's folder");
-    if (o->draft != PLAIT_DRAFT_NONE &&
+    if (o->draft != PLAIT_DRAFT_NONE && o->spec_tokens != PLAIT_SPEC_AUTO &&
         (o->spec_tokens < 1 || o->spec_tokens > PLAIT_MAX_SPEC_TOKENS))
-        return plait_fail(PLAIT_E_ARG, "spec_tokens %d must be 1 .. %d", (int)o->spec_tokens,
-                          PLAIT_MAX_SPEC_TOKENS);
+        return plait_fail(PLAIT_E_ARG, "spec_tokens %d must be 1 .. %d or PLAIT_SPEC_AUTO",
+                          (int)o->spec_tokens, PLAIT_MAX_SPEC_TOKENS);
     if (o->kv_cache_bytes < 0 || o->threads < 0)
         return plait_fail(PLAIT_E_ARG, "kv_cache_bytes and threads must not be negative");
     if (!(o->comm_timeout_s >= 1))
@@ -186,7 +186,8 @@ static plait_status open_buffers(plait_rank *r)
     }
     r->session.pass = &r->pass;
     r->session.target = &r->target;
-    r->session.spec_tokens = o->spec_tokens;
+    r->session.spec_auto = o->spec_tokens == PLAIT_SPEC_AUTO;
+    r->session.spec_tokens = r->session.spec_auto ? PLAIT_AUTO_DRAFTS : o->spec_tokens;
     r->session.debug_ranks = o->debug_ranks;
     r->session.tokenizer = e->tokenizer;
     r->session.eos_ids = e->config.eos_ids;

@@ -66,10 +66,17 @@ plait_status plait_session_begin(plait_session *s, plait_kv_group *group, int32_
                               num_seqs, s->tables, s->starts, s->counts, s->is_prompt);
 }
 
-int32_t plait_session_room(const plait_session *s, const plait_sequence *q)
+int32_t plait_session_most(const plait_session *s, const plait_sequence *q)
 {
     if (!s->drafter)
         return 0;
     const int64_t room = q->limit - q->num_known - 1;
     return room < s->spec_tokens ? (room > 0 ? (int32_t)room : 0) : s->spec_tokens;
+}
+
+int32_t plait_session_room(const plait_session *s, const plait_sequence *q)
+{
+    const int32_t wanted = s->spec_auto ? q->counts.wanted : s->spec_tokens;
+    const int32_t most = plait_session_most(s, q);
+    return most < wanted ? most : wanted;
 }

@@ -11,6 +11,7 @@
 
 #include <plait/engine.h>
 
+#include "engine/auto.h"
 #include "engine/draft.h"
 #include "engine/model_pass.h"
 #include "engine/stop.h"
@@ -44,6 +45,8 @@ typedef struct plait_sequence {
     int32_t row;      /* its first row in the target pass whose states are kept for the draft */
     float *state;     /* [hidden] fed back by the last draft row */
     int64_t steps, num_drafted, num_accepted;
+    int32_t last_accepted;    /* drafts of the last step that stood */
+    plait_auto_counts counts; /* with spec_auto */
     double start_s, first_s, last_s;
     plait_reader reader;  /* of the new tokens */
     int64_t num_streamed; /* of the final ones */
@@ -79,7 +82,9 @@ typedef struct plait_session {
     plait_attend *draft_attend;     /* of draft's batches */
     const plait_drafter *drafter;   /* NULL: none */
     void *drafter_data;             /* its own */
-    int32_t spec_tokens;
+    int32_t spec_tokens;            /* of a step and sequence, the most with spec_auto */
+    int32_t spec_auto;              /* their number follows from measurements */
+    plait_auto adapt;
     int32_t debug_ranks; /* compare tokens of all ranks after every step */
     int32_t max_rows;    /* of a step, at most the pass's */
     const int32_t *eos_ids;
@@ -108,8 +113,11 @@ typedef struct plait_session {
 plait_status plait_session_open(plait_session *session);
 void plait_session_close(plait_session *session);
 
-/* Drafts for a sequence with room for them: at most spec_tokens, and no more than can be kept
-   beside the token that the target adds. */
+/* Most drafts that a sequence can have: no more than can be kept beside the token that the target
+   adds. */
+int32_t plait_session_most(const plait_session *session, const plait_sequence *sequence);
+
+/* Drafts that a sequence is to have in its next step, if the drafter has so many. */
 int32_t plait_session_room(const plait_session *session, const plait_sequence *sequence);
 
 /* Starts a batch of `group`: takes pages for the rows that tables, starts, counts and is_prompt

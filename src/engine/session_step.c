@@ -135,7 +135,8 @@ static plait_status judge(plait_session *s, plait_sequence *q, const int32_t *ch
     PLAIT_TRY(take_tokens(s, q, chosen, gained, kept));
     q->steps++;
     q->num_drafted += q->num_drafts;
-    q->num_accepted += *kept < gained ? *kept : gained - 1;
+    q->last_accepted = *kept < gained ? *kept : gained - 1;
+    q->num_accepted += q->last_accepted;
     q->num_cached = q->num_known - 1;
     return PLAIT_OK;
 }
@@ -192,7 +193,7 @@ void plait_session_leave(plait_session *s, int32_t place)
 static int needs_rows(const plait_session *s, int32_t place)
 {
     const plait_sequence *q = &s->sequences[place];
-    return (!q->finished && plait_session_room(s, q) > 0) ||
+    return (!q->finished && plait_session_most(s, q) > 0) ||
            (s->draft &&
             plait_kv_reaches(s->draft, place, q->finished ? q->num_known - 1 : q->limit - 1));
 }
@@ -236,11 +237,13 @@ plait_status plait_session_step(plait_session *s, int32_t num_decode, const int3
 {
     const int32_t num = num_decode + num_prefill;
     plait_trace *trace = s->pass->attend->options.trace;
+    const double begin_s = now_s();
     int64_t begin = plait_trace_begin(trace);
     if (num_decode)
         PLAIT_TRY(plait_draft_propose(s, num_decode, decode));
     if (num_decode && s->drafter)
         plait_trace_end(trace, "draft", begin, num_decode);
+    const double drafted_s = now_s();
     begin = plait_trace_begin(trace);
     for (int32_t i = 0; i < num_decode; i++)
         add_rows(s, i, decode[i], 1 + s->sequences[decode[i]].num_drafts, 0);
@@ -265,6 +268,10 @@ plait_status plait_session_step(plait_session *s, int32_t num_decode, const int3
     PLAIT_TRY(catch_up(s, num));
     if (s->draft)
         plait_trace_end(trace, "draft catch-up", begin, num);
+    if (s->spec_auto) {
+        const plait_auto_times times = {(float)(drafted_s - begin_s), (float)(now_s() - drafted_s)};
+        PLAIT_TRY(plait_auto_learn(s, &times, num_decode, decode, num_prefill > 0));
+    }
     for (int32_t i = 0; i < num_decode; i++)
         leave_finished(s, decode[i]);
     for (int32_t i = 0; i < num_prefill; i++)
