@@ -76,20 +76,31 @@ static int64_t longest_fit(const plait_engine *e, int64_t bytes, int64_t high)
     return low;
 }
 
-static plait_status refuse_bytes(const plait_engine *e, int32_t index, int64_t bytes)
+static plait_status refuse_pages(const plait_engine *e, int32_t index, int64_t target,
+                                 int64_t draft)
 {
+    const plait_rank *r = &e->ranks[0];
+    const long long bytes = (long long)page_bytes(r, target, draft);
+    const long long page = (long long)plait_kv_page_bytes(&r->target);
+    const long long draft_page = draft ? (long long)plait_kv_page_bytes(&r->draft) : 0;
     const int64_t available = e->options.kv_cache_bytes;
     const int64_t longest = longest_fit(e, available, e->config.max_position);
     /* One token needs no page, but the shortest request has one of prompt and a new one. */
     if (longest < 2)
         return plait_fail(PLAIT_E_NOMEM,
                           "request %d: the KV cache is too small: %lld bytes needed for each rank, "
-                          "%lld available; no sequence fits",
-                          (int)index, (long long)bytes, (long long)available);
-    return plait_fail(PLAIT_E_NOMEM,
-                      "request %d: the KV cache is too small: %lld bytes needed for each rank, "
-                      "%lld available; the longest sequence that fits has %lld tokens",
-                      (int)index, (long long)bytes, (long long)available, (long long)longest);
+                          "%lld available; no sequence fits (%lld pages of %lld bytes, %lld of "
+                          "drafts of %lld)",
+                          (int)index, bytes, (long long)available, (long long)target, page,
+                          (long long)draft, draft_page);
+    return plait_fail(
+        PLAIT_E_NOMEM,
+        "request %d: the KV cache is too small: %lld bytes needed for each rank, "
+        "%lld available; the longest sequence that fits has %lld tokens (%lld pages "
+        "of %lld bytes, %lld of drafts of %lld; beside the cache %zu bytes of attention "
+        "workspace)",
+        (int)index, bytes, (long long)available, (long long)longest, (long long)target, page,
+        (long long)draft, draft_page, r->attend.workspace_bytes);
 }
 
 static plait_status plan_request(const plait_engine *e, const plait_request *r, int32_t index,
@@ -110,8 +121,9 @@ static plait_status plan_request(const plait_engine *e, const plait_request *r, 
     job->limit = job->limit < longest ? job->limit : longest;
     /* The last token is never cached. */
     count_pages(&e->ranks[0], job->limit - 1, &target, &draft);
-    const int64_t bytes = page_bytes(&e->ranks[0], target, draft);
-    return available && bytes > available ? refuse_bytes(e, index, bytes) : PLAIT_OK;
+    if (available && page_bytes(&e->ranks[0], target, draft) > available)
+        return refuse_pages(e, index, target, draft);
+    return PLAIT_OK;
 }
 
 static int longest_first(const void *a, const void *b)

@@ -374,6 +374,7 @@ static void bad_requests_are_refused_and_leave_the_engine_usable(void **state)
     q.max_new_tokens = 48;
     refuse(e, &q, PLAIT_E_NOMEM, "884736 bytes needed");
     refuse(e, &q, PLAIT_E_NOMEM, "663552 available; the longest sequence that fits has 49 tokens");
+    refuse(e, &q, PLAIT_E_NOMEM, "(4 pages of 221184 bytes, 0 of drafts of 0;");
     q.max_new_tokens = 47;
     plait_generation *g = generate(e, &q, 1);
     assert_int_equal(g->results[0].num_prompt + 47, 49);
