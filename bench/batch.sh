@@ -12,13 +12,13 @@ root=$(cd "$(dirname "$0")/.." && pwd)
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
 
-# 16 to 96 new tokens, in no order; prompts of 1 to 4 held-out prompts.
+# 32 to 192 new tokens, in no order; prompts of one or two held-out prompts.
 awk -v n="$prompts" '{ sub(/^{"prompt": "/, ""); sub(/"}$/, ""); text[NR - 1] = $0 }
     END { for (i = 0; i < n; i++) {
         prompt = text[i % NR]
-        for (j = 1; j <= i * 7 % 4; j++)
+        for (j = 1; j <= i * 7 % 2; j++)
             prompt = prompt " " text[(i + 5 * j) % NR]
-        printf "{\"prompt\": \"%s\", \"max_new_tokens\": %d}\n", prompt, 16 + i * 37 % 81
+        printf "{\"prompt\": \"%s\", \"max_new_tokens\": %d}\n", prompt, 32 + i * 37 % 161
     } }' "$root/tests/vectors/heldout_prompts.jsonl" >"$work/all"
 split -l 1 -a 3 "$work/all" "$work/one."
 
