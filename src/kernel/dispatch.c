@@ -180,7 +180,7 @@ const char *plait_kernel_refusal(const plait_kernel *kernel, const plait_attn_ar
 plait_status plait_attn_pick(const plait_attn_args *args, plait_cpu_features features,
                              int32_t n_workers, const char *pattern, const plait_kernel **out)
 {
-    char reasons[320] = "", text[128];
+    char reasons[1024] = "", text[128];
     size_t used = 0;
     double best = INFINITY;
     const plait_kernel *found = NULL;
