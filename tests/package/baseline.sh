@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Only files with an ISA word in their name may hold AVX or AMX instructions: anything else has to run on
-# every x86-64 processor, before features are known. Argument: the static library.
+# Only files with an ISA word in their name may hold AVX or AMX instructions: anything else has to
+# run on every x86-64 processor, before features are known. Argument: the static library.
 set -u
 if [ "$(uname -m)" != x86_64 ]; then
     echo "skip baseline - not an x86-64 processor"
