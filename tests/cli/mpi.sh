@@ -144,6 +144,10 @@ lost() {
     [ $left -eq 0 ] || kill -KILL $launcher $others
     runs "$victim" && [ -n "$4" ] && kill -KILL "$victim" 2>/dev/null
     wait $launcher
+    # A killed process is there until its parent, or init, has reaped it.
+    for _ in 1 2 3 4 5 6 7 8 9 10; do
+        runs "$victim" && sleep 0.3
+    done
     ! runs "$victim"
     result "mpi_$1_leaves_no_process" $? "process $victim is still there"
 }
