@@ -1,29 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Peak of 256-bit fp32 FMA: 12 independent sums hide its latency. */
-#include <immintrin.h>
+/* Peak of 256-bit fp32 FMA. */
+#define VECTOR       __m256
+#define FACTOR       __m256
+#define LOAD         _mm256_loadu_ps
+#define STORE        _mm256_storeu_ps
+#define STEP(sum, x) _mm256_fmadd_ps(x, x, sum)
+#include "kernel/peak_tmpl.h"
 
-#include "kernel/peak.h"
-
-static float run(int64_t rounds)
-{
-    float zero[16 + 12] = {0}, sum = 0;
-    /* Or the compiler would know the products, and that all sums are equal. */
-    __asm__ volatile("" : "+m"(zero));
-    const __m256 x = _mm256_loadu_ps(zero);
-    __m256 a[12];
-#pragma GCC unroll 12
-    for (int i = 0; i < 12; i++)
-        a[i] = _mm256_loadu_ps(zero + i);
-    for (int64_t r = 0; r < rounds; r++)
-#pragma GCC unroll 12
-        for (int i = 0; i < 12; i++)
-            a[i] = _mm256_fmadd_ps(x, x, a[i]);
-#pragma GCC unroll 12
-    for (int i = 0; i < 12; i++) {
-        _mm256_storeu_ps(zero, a[i]);
-        sum += zero[0];
-    }
-    return sum;
-}
-
-const plait_peak plait_peak_avx2 = {"256-bit fp32 FMA", PLAIT_CPU_AVX2, 12 * 16, run};
+const plait_peak plait_peak_avx2 = {"256-bit fp32 FMA", PLAIT_CPU_AVX2, SUMS * 16, run};
