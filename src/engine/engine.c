@@ -263,9 +263,9 @@ static plait_status open_engine(plait_engine *e)
         o->kv_dtype = (int32_t)o->dtype;
     e->num_ranks = o->tp;
     e->num_local = o->comm ? 1 : o->tp;
-    const int32_t threads = o->threads ? o->threads : plait_threads_default(1);
-    e->threads_per_rank = threads / o->tp > 0 ? threads / o->tp : 1;
     const int32_t useful = plait_threads_default(1);
+    const int32_t threads = o->threads ? o->threads : useful;
+    e->threads_per_rank = threads / o->tp > 0 ? threads / o->tp : 1;
     if (!o->comm && o->threads > useful && o->threads > o->tp)
         plait_notice("%d threads were asked for and %d can run at once here: more only wait for "
                      "each other",
