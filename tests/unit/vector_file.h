@@ -161,4 +161,33 @@ static inline double worst_draft(plait_engine *e, const char *file, int32_t chun
     return worst;
 }
 
+/*
+ * The worst difference of target rows from a file's, in its standard deviations, through passes of
+ * `chunk` rows. Closes the file. Router margins must lie within margin_limit; +inf: not looked at.
+ */
+static inline double worst_target(plait_engine *e, struct vectors v, int32_t chunk,
+                                  double margin_limit)
+{
+    double worst = 0;
+    for (uint32_t i = 0; i < v.cases; i++) {
+        struct vector_case c = read_case(&v);
+        float *got = malloc(4 * (size_t)c.tokens * v.vocab), *margin = malloc(4 * c.tokens);
+        if (plait_engine_logits(e, c.ids, c.tokens, chunk, got, margin, NULL, 0) != PLAIT_OK)
+            fail_msg("%s", plait_last_error());
+        for (uint32_t r = 0; r < c.rows; r++) {
+            const double d = largest_difference(got + (size_t)c.places[2 * r + 1] * v.vocab,
+                                                c.logits + (size_t)r * v.vocab, v.vocab);
+            worst = fmax(worst, isnan(d) ? INFINITY : d / c.deviation);
+        }
+        for (uint32_t t = 0; t < c.tokens && isfinite(margin_limit); t++)
+            if (!(fabs(margin[t] - c.margin[t]) <= margin_limit))
+                fail_msg("margin %g at %u, not %g", margin[t], t, c.margin[t]);
+        free(got);
+        free(margin);
+        free_case(&c);
+    }
+    fclose(v.file);
+    return worst;
+}
+
 #endif
