@@ -8,9 +8,7 @@ set -u
 plait=${1:?usage: bench/batch.sh PLAIT [ROUNDS] [PROMPTS]}
 rounds=${2:-3}
 prompts=${3:-32}
-root=$(cd "$(dirname "$0")/.." && pwd)
-work=$(mktemp -d) || exit 1
-trap 'rm -rf "$work"' EXIT
+. "$(dirname "$0")/common.inc"
 
 # 32 to 192 new tokens, in no order; prompts of one or two held-out prompts.
 awk -v n="$prompts" '{ sub(/^{"prompt": "/, ""); sub(/"}$/, ""); text[NR - 1] = $0 }
@@ -49,10 +47,6 @@ speed() {
         run "$file" "$@"
     done
     awk '{ n += $1; s += $2 } END { print n / s }' "$work/sum" >>"$work/$name"
-}
-
-median() {
-    sort -g "$1" | awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)] }'
 }
 
 round=0

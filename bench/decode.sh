@@ -9,17 +9,8 @@
 set -u
 plait=${1:?usage: bench/decode.sh PLAIT [ROUNDS]}
 rounds=${2:-5}
-model=$(cd "$(dirname "$0")/../models/tiny" && pwd)
-work=$(mktemp -d) || exit 1
-trap 'rm -rf "$work"' EXIT
-
-mkdir "$work/model"
-ln -s "$model"/*.safetensors "$model"/*.json "$work/model"
-rm "$work/model/config.json"
-sed 's/"max_position_embeddings": [0-9]*/"max_position_embeddings": 8192/' \
-    "$model/config.json" >"$work/model/config.json"
-sed 's/^{"prompt": "\(.*\)"}$/\1/' "$model/../../tests/vectors/heldout_prompts.jsonl" >"$work/text"
-cat "$work/text" "$work/text" "$work/text" "$work/text" >"$work/long"
+. "$(dirname "$0")/common.inc"
+long_model
 
 value() {
     sed -n 's/.*"'"$1"'": \([^],}]*\).*/\1/p' "$work/json"
@@ -45,10 +36,6 @@ speed() {
         --max-new-tokens 96 --ignore-eos --json "$@" >"$work/json" || exit 1
     value decode_tokens_per_s >>"$work/$name.$context"
     value accepted_per_step >"$work/$name.$context.gained"
-}
-
-median() {
-    sort -g "$1" | awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)] }'
 }
 
 for context in 512 4096; do

@@ -9,18 +9,8 @@ set -u
 plait=${1:?usage: bench/prefix.sh PLAIT [ROUNDS [TOKENS]]}
 rounds=${2:-5}
 tokens=${3:-2048}
-model=$(cd "$(dirname "$0")/../models/tiny" && pwd)
-work=$(mktemp -d) || exit 1
-trap 'rm -rf "$work"' EXIT
-
-mkdir "$work/model"
-ln -s "$model"/*.safetensors "$model"/*.json "$work/model"
-rm "$work/model/config.json"
-sed 's/"max_position_embeddings": [0-9]*/"max_position_embeddings": 8192/' \
-    "$model/config.json" >"$work/model/config.json"
-# Texts as they stand in JSON, joined by blanks; whole ones, so that no escape is cut.
-sed 's/^{"prompt": "\(.*\)"}$/\1/' "$model/../../tests/vectors/heldout_prompts.jsonl" >"$work/text"
-cat "$work/text" "$work/text" "$work/text" "$work/text" >"$work/long"
+. "$(dirname "$0")/common.inc"
+long_model
 
 value() {
     sed -n 's/.*"'"$1"'": \([^],}]*\).*/\1/p' "$2" | tail -n 1
@@ -67,10 +57,6 @@ while [ $round -lt "$rounds" ]; do
     done
     round=$((round + 1))
 done
-
-median() {
-    sort -g "$1" | awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)] }'
-}
 
 echo "$("$plait" --version), $(sed -n 's/^model name.*: //p' /proc/cpuinfo | head -n 1)," \
     "2 threads, bf16, $(date -u +%F), median of $rounds runs"
