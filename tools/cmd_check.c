@@ -51,26 +51,43 @@ static void list_json(const char *pattern, plait_cpu_features features)
     printf("\n");
 }
 
-static void print_json(plait_check_counts n)
+static void json_counts(plait_emit *j, plait_check_counts n)
 {
-    plait_emit j = {stdout, 0};
-    plait_emit_open(&j, '{');
-    plait_emit_key(&j, "passed");
-    plait_emit_int(&j, n.passed);
-    plait_emit_key(&j, "failed");
-    plait_emit_int(&j, n.failed);
-    plait_emit_key(&j, "skipped");
-    plait_emit_int(&j, n.skipped);
-    plait_emit_key(&j, "worst");
-    plait_emit_number(&j, n.worst);
-    plait_emit_close(&j, '}');
-    printf("\n");
+    plait_emit_key(j, "passed");
+    plait_emit_int(j, n.passed);
+    plait_emit_key(j, "failed");
+    plait_emit_int(j, n.failed);
+    plait_emit_key(j, "skipped");
+    plait_emit_int(j, n.skipped);
+    plait_emit_key(j, "worst");
+    plait_emit_number(j, n.worst);
+}
+
+static void tell(plait_emit *j, const char *name, plait_check_counts n)
+{
+    if (!j) {
+        printf("%-20s %4lld passed %3lld failed %3lld skipped, worst error %.3f of the "
+               "tolerance\n",
+               name, (long long)n.passed, (long long)n.failed, (long long)n.skipped, n.worst);
+        return;
+    }
+    plait_emit_open(j, '{');
+    plait_emit_key(j, "name");
+    plait_emit_text(j, name);
+    json_counts(j, n);
+    plait_emit_close(j, '}');
 }
 
 static int check(const char *pattern, plait_cpu_features features, uint64_t seed, int32_t cases,
                  int as_json)
 {
     plait_check_counts all = {0, 0, 0, 0};
+    plait_emit j = {stdout, 0};
+    if (as_json) {
+        plait_emit_open(&j, '{');
+        plait_emit_key(&j, "kernels");
+        plait_emit_open(&j, '[');
+    }
     for (int32_t i = 0; i < plait_kernel_count(); i++) {
         const plait_kernel *kernel = plait_kernel_get(i);
         if (!plait_kernel_match(kernel->name, pattern))
@@ -80,17 +97,17 @@ static int check(const char *pattern, plait_cpu_features features, uint64_t seed
         all.failed += n.failed;
         all.skipped += n.skipped;
         all.worst = fmax(all.worst, n.worst);
-        if (!as_json)
-            printf("%-20s %4lld passed %3lld failed %3lld skipped, worst error %.3f of the "
-                   "tolerance\n",
-                   kernel->name, (long long)n.passed, (long long)n.failed, (long long)n.skipped,
-                   n.worst);
+        tell(as_json ? &j : NULL, kernel->name, n);
     }
-    if (as_json)
-        print_json(all);
-    else
+    if (as_json) {
+        plait_emit_close(&j, ']');
+        json_counts(&j, all);
+        plait_emit_close(&j, '}');
+        printf("\n");
+    } else {
         printf("%lld passed, %lld failed, %lld skipped\n", (long long)all.passed,
                (long long)all.failed, (long long)all.skipped);
+    }
     return all.failed ? PLAIT_EXIT_FAILED : PLAIT_EXIT_OK;
 }
 
