@@ -27,7 +27,7 @@ struct binding {
 
 /* The primitives of one weight shape, one for each bucket of m, and the layout of its weights. */
 struct shape {
-    plait_dtype dtype;
+    plait_dtype dtype, held; /* of the values, and of the memory that holds them */
     int64_t k, n;
     dnnl_memory_desc_t layout;
     dnnl_primitive_t primitives[MAX_BUCKETS];
@@ -51,6 +51,7 @@ struct worker_memory {
 
 struct plait_gemm_set {
     dnnl_engine_t engine;
+    plait_dtype bf16_held; /* what holds bf16: float32 where oneDNN has no products of bf16 */
     int32_t n_workers, max_m, n_buckets;
     int32_t buckets[MAX_BUCKETS];
     size_t a_bytes, c_bytes, scratch_bytes; /* of each worker */
@@ -91,6 +92,43 @@ static void *new_bytes(size_t bytes)
     return aligned_alloc(64, (bytes + 63) / 64 * 64 + 64);
 }
 
+/* The primitive for `rows` rows. layout NULL: the library chooses that of the weights. */
+static plait_status describe(const plait_gemm_set *set, const struct shape *s, int64_t rows,
+                             const dnnl_memory_desc_t *layout, dnnl_primitive_desc_t *out)
+{
+    dnnl_memory_desc_t a, w, c;
+    dnnl_matmul_desc_t op;
+    dnnl_dims_t a_dims = {rows, s->k}, w_dims = {s->k, s->n}, c_dims = {rows, s->n};
+    PLAIT_TRY(check(dnnl_memory_desc_init_by_tag(&a, 2, a_dims, type_of(s->held), dnnl_ab),
+                    "describing rows"));
+    PLAIT_TRY(
+        check(dnnl_memory_desc_init_by_tag(&w, 2, w_dims, type_of(s->held), dnnl_format_tag_any),
+              "describing weights"));
+    PLAIT_TRY(check(dnnl_memory_desc_init_by_tag(&c, 2, c_dims, dnnl_f32, dnnl_ab),
+                    "describing a result"));
+    PLAIT_TRY(check(dnnl_matmul_desc_init(&op, &a, layout ? layout : &w, NULL, &c),
+                    "describing a product"));
+    dnnl_primitive_attr_t attr;
+    PLAIT_TRY(check(dnnl_primitive_attr_create(&attr), "making attributes"));
+    dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user);
+    dnnl_status_t status = dnnl_primitive_desc_create(out, &op, attr, set->engine, NULL);
+    dnnl_primitive_attr_destroy(attr);
+    return check(status, "choosing a product");
+}
+
+/* oneDNN has products of bf16 from AVX-512 on. Elsewhere float32 holds the same rounded values:
+   their products are exact in it, so that results differ by the order of sums alone. */
+static plait_status choose_bf16(plait_gemm_set *set)
+{
+    const struct shape some = {.held = PLAIT_BF16, .k = 64, .n = 64};
+    dnnl_primitive_desc_t pd = NULL;
+    plait_status status = describe(set, &some, LAYOUT_BUCKET, NULL, &pd);
+    set->bf16_held = status == PLAIT_OK ? PLAIT_BF16 : PLAIT_F32;
+    if (status == PLAIT_OK)
+        dnnl_primitive_desc_destroy(pd);
+    return status == PLAIT_E_UNSUPPORTED ? PLAIT_OK : status;
+}
+
 plait_status plait_gemm_set_open(int32_t n_workers, int32_t max_m, plait_gemm_set **out)
 {
     *out = NULL;
@@ -111,6 +149,8 @@ plait_status plait_gemm_set_open(int32_t n_workers, int32_t max_m, plait_gemm_se
         status = check_memory(OPEN_BYTES);
     if (status == PLAIT_OK)
         status = check(dnnl_engine_create(&set->engine, dnnl_cpu, 0), "making an engine");
+    if (status == PLAIT_OK)
+        status = choose_bf16(set);
     for (int32_t w = 0; w < n_workers && status == PLAIT_OK; w++)
         status = check(
             dnnl_stream_create(&set->workers[w].stream, set->engine, dnnl_stream_default_flags),
@@ -187,30 +227,6 @@ static plait_status grow(plait_gemm_set *set, size_t a, size_t c, size_t scratch
     return PLAIT_OK;
 }
 
-/* The primitive for `rows` rows. layout NULL: the library chooses that of the weights. */
-static plait_status describe(const plait_gemm_set *set, const struct shape *s, int64_t rows,
-                             const dnnl_memory_desc_t *layout, dnnl_primitive_desc_t *out)
-{
-    dnnl_memory_desc_t a, w, c;
-    dnnl_matmul_desc_t op;
-    dnnl_dims_t a_dims = {rows, s->k}, w_dims = {s->k, s->n}, c_dims = {rows, s->n};
-    PLAIT_TRY(check(dnnl_memory_desc_init_by_tag(&a, 2, a_dims, type_of(s->dtype), dnnl_ab),
-                    "describing rows"));
-    PLAIT_TRY(
-        check(dnnl_memory_desc_init_by_tag(&w, 2, w_dims, type_of(s->dtype), dnnl_format_tag_any),
-              "describing weights"));
-    PLAIT_TRY(check(dnnl_memory_desc_init_by_tag(&c, 2, c_dims, dnnl_f32, dnnl_ab),
-                    "describing a result"));
-    PLAIT_TRY(check(dnnl_matmul_desc_init(&op, &a, layout ? layout : &w, NULL, &c),
-                    "describing a product"));
-    dnnl_primitive_attr_t attr;
-    PLAIT_TRY(check(dnnl_primitive_attr_create(&attr), "making attributes"));
-    dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user);
-    dnnl_status_t status = dnnl_primitive_desc_create(out, &op, attr, set->engine, NULL);
-    dnnl_primitive_attr_destroy(attr);
-    return check(status, "choosing a product");
-}
-
 static plait_status bind(plait_gemm_set *set, struct shape *s, int32_t bucket,
                          const_dnnl_primitive_desc_t pd)
 {
@@ -242,6 +258,7 @@ static plait_status find_shape(plait_gemm_set *set, plait_dtype dtype, int64_t k
     if (!s)
         return plait_fail(PLAIT_E_NOMEM, "no memory for matrix products");
     s->dtype = dtype;
+    s->held = dtype == PLAIT_BF16 ? set->bf16_held : dtype;
     s->k = k;
     s->n = n;
     s->next = set->shapes;
@@ -263,6 +280,20 @@ static plait_status find_shape(plait_gemm_set *set, plait_dtype dtype, int64_t k
     }
     *out = s;
     return PLAIT_OK;
+}
+
+static float round_to_bf16(float x)
+{
+    return plait_bf16_to_f32(plait_bf16_from_f32(x));
+}
+
+/* Rounds weights that float32 holds to the values that they have in bf16. */
+static void round_weights(const plait_gemm *gemm)
+{
+    float *w = gemm->data;
+    const size_t n = dnnl_memory_desc_get_size(&gemm->shape->layout) / sizeof *w;
+    for (size_t i = 0; i < n; i++)
+        w[i] = round_to_bf16(w[i]);
 }
 
 /* Converts and lays out the weights. */
@@ -292,6 +323,8 @@ static plait_status fill(plait_gemm *gemm, const float *w, int64_t k_stride, int
     dnnl_primitive_destroy(reorder);
     dnnl_primitive_desc_destroy(pd);
     dnnl_memory_destroy(from);
+    if (status == PLAIT_OK && s->dtype != s->held)
+        round_weights(gemm);
     return status;
 }
 
@@ -349,17 +382,22 @@ plait_status plait_gemm_open(plait_gemm_set *set, plait_dtype dtype, const float
 static void *pack_rows(const plait_gemm *g, void *scratch, int32_t m, int32_t bucket,
                        const float *a, int64_t lda)
 {
-    int64_t k = g->shape->k;
-    if (g->shape->dtype == PLAIT_F32 && lda == k && m == bucket)
+    const struct shape *s = g->shape;
+    const int64_t k = s->k;
+    if (s->dtype == PLAIT_F32 && lda == k && m == bucket)
         return (void *)(uintptr_t)a;
     for (int32_t i = 0; i < m; i++) {
-        if (g->shape->dtype == PLAIT_F32) {
-            memcpy((float *)scratch + i * k, a + i * lda, (size_t)k * sizeof(float));
-            continue;
-        }
-        uint16_t *to = (uint16_t *)scratch + i * k;
-        for (int64_t j = 0; j < k; j++)
-            to[j] = plait_bf16_from_f32(a[i * lda + j]);
+        const float *from = a + i * lda;
+        float *to = (float *)scratch + i * k;
+        uint16_t *to_bf16 = (uint16_t *)scratch + i * k;
+        if (s->dtype == PLAIT_F32)
+            memcpy(to, from, (size_t)k * sizeof(float));
+        else if (s->held == PLAIT_F32)
+            for (int64_t j = 0; j < k; j++)
+                to[j] = round_to_bf16(from[j]);
+        else
+            for (int64_t j = 0; j < k; j++)
+                to_bf16[j] = plait_bf16_from_f32(from[j]);
     }
     return scratch;
 }

@@ -3,6 +3,8 @@
  * engine/gemm.h - products with fixed weight matrices: C[m, n] = A[m, k] * W[k, n].
  *
  * A and C are float32; with bf16 weights A is rounded to bf16 and products accumulate in float32.
+ * Without AVX-512, where oneDNN multiplies no bf16, float32 holds the rounded values: twice the
+ * bytes, the same values.
  * oneDNN does the work on the calling thread only: parallelism is the caller's, who gives each
  * worker its own matrices or slices of n. Weights are laid out once; m goes up to the next bucket,
  * so that the primitives of all shapes exist before the first run and running allocates nothing.
