@@ -101,14 +101,31 @@ static int usage_error(const char *sentence)
     return PLAIT_EXIT_USAGE;
 }
 
+/* Options of drafts are for drafts; then the ones that were not given get their values. */
+static int check_draft(plait_generate *g)
+{
+    const int none = !strcmp(g->draft, "none");
+    if (none && g->spec_tokens)
+        return usage_error("--spec-tokens is for drafts, and --draft is none; give --draft too");
+    if (none && g->draft_kv)
+        return usage_error("--draft-kv is for drafts, and --draft is none; give --draft too");
+    if (g->draft_kv && !strcmp(g->draft, "ngram"))
+        return usage_error("--draft-kv is for drafts with a cache, and --draft ngram has none");
+    if (!g->spec_tokens)
+        g->spec_tokens = 3;
+    if (!g->draft_kv)
+        g->draft_kv = "sharded";
+    return 0;
+}
+
 /* What one option alone cannot tell. Returns 0 or an exit code. */
-static int check_options(const plait_generate *g)
+static int check_options(plait_generate *g)
 {
     if (!g->model)
         return usage_error("--model is missing; it names a checkpoint's directory");
     if ((g->prompt != NULL) + (g->prompt_file != NULL) + (g->prompts != NULL) != 1)
         return usage_error("exactly one of --prompt, --prompt-file and --prompts is wanted");
-    return 0;
+    return check_draft(g);
 }
 
 static plait_status engine_options(const plait_generate *g, plait_engine_options *o)
@@ -250,14 +267,12 @@ static int read_text(const plait_generate *g, char **file, size_t *bytes)
 int plait_cmd_generate(int argc, char **argv)
 {
     plait_generate g = {.draft = "none",
-                        .draft_kv = "sharded",
                         .comm = "threads",
                         .exchange = "auto",
                         .dtype = "bf16",
                         .kv_dtype = "auto",
                         .prefix_cache = "on",
                         .max_new_tokens = 128,
-                        .spec_tokens = 3,
                         .dcp = 1,
                         .interleave = 1,
                         .page_size = 64,

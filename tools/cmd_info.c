@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * plait info: what this build and this machine offer. The support matrix (--markdown) is derived
- * from the table of kernels alone, so that it is the same on every machine.
+ * plait info: what this build and this machine offer, whole or the parts that words name. The
+ * support matrix (--markdown) is derived from the table of kernels alone, so that it is the same on
+ * every machine.
  */
 #include <stdio.h>
 #include <string.h>
@@ -206,40 +207,99 @@ static void json_kernels(plait_emit *j)
     plait_emit_close(j, ']');
 }
 
-static void text(void)
+/* ---- the parts that words choose ------------------------------------------------------------- */
+
+static void text_versions(void)
+{
+    printf("version   %s\n", plait_version());
+}
+
+static void text_features(void)
 {
     char names[128];
-    printf("version   %s\n", plait_version());
     printf("cpu       %s, %d threads\n", plait_cpu_names(plait_cpu_detect(), names, sizeof names),
            (int)plait_threads_default(1));
     printf("built     ");
     for (size_t i = 0; i < N_PARTS; i++)
         printf("%s%s %s", i ? ", " : "", parts[i].name, parts[i].on ? "on" : "off");
     printf("\n");
-    text_gpus();
-    text_kernels();
 }
 
-static void json(void)
+static void json_versions(plait_emit *j)
+{
+    plait_emit_key(j, "version");
+    plait_emit_text(j, plait_version());
+}
+
+static void json_features(plait_emit *j)
 {
     char names[128];
+    plait_emit_key(j, "cpu");
+    plait_emit_text(j, plait_cpu_names(plait_cpu_detect(), names, sizeof names));
+    plait_emit_key(j, "threads");
+    plait_emit_int(j, plait_threads_default(1));
+    plait_emit_key(j, "built");
+    plait_emit_open(j, '{');
+    for (size_t i = 0; i < N_PARTS; i++) {
+        plait_emit_key(j, parts[i].name);
+        plait_emit_bool(j, parts[i].on);
+    }
+    plait_emit_close(j, '}');
+}
+
+/* In the order of the output. */
+static const struct {
+    const char *word;
+    void (*text)(void);
+    void (*json)(plait_emit *j);
+} topics[] = {
+    {"versions", text_versions, json_versions},
+    {"features", text_features, json_features},
+    {"devices", text_gpus, json_gpus},
+    {"kernels", text_kernels, json_kernels},
+};
+#define N_TOPICS (sizeof topics / sizeof *topics)
+
+/* Moves the words out of argv into a set of topics, all where there are none. 0, or -1 when told.
+ */
+static int take_words(int *argc, char **argv, unsigned *chosen)
+{
+    int kept = 1;
+    *chosen = 0;
+    for (int i = 1; i < *argc; i++) {
+        size_t t = 0;
+        while (t < N_TOPICS && strcmp(argv[i], topics[t].word))
+            t++;
+        if (t < N_TOPICS) {
+            *chosen |= 1u << t;
+        } else if (argv[i][0] == '-') {
+            argv[kept++] = argv[i];
+        } else {
+            fprintf(stderr,
+                    "plait info: there is no part '%s'; it takes kernels, devices, features and "
+                    "versions\n",
+                    argv[i]);
+            return -1;
+        }
+    }
+    *argc = kept;
+    return 0;
+}
+
+static void text(unsigned chosen)
+{
+    for (size_t t = 0; t < N_TOPICS; t++)
+        if (chosen & 1u << t)
+            topics[t].text();
+}
+
+static void json(unsigned chosen)
+{
     plait_emit j = {stdout, 0};
     plait_emit_open(&j, '{');
-    plait_emit_key(&j, "version");
-    plait_emit_text(&j, plait_version());
-    plait_emit_key(&j, "cpu");
-    plait_emit_text(&j, plait_cpu_names(plait_cpu_detect(), names, sizeof names));
-    plait_emit_key(&j, "threads");
-    plait_emit_int(&j, plait_threads_default(1));
-    plait_emit_key(&j, "built");
-    plait_emit_open(&j, '{');
-    for (size_t i = 0; i < N_PARTS; i++) {
-        plait_emit_key(&j, parts[i].name);
-        plait_emit_bool(&j, parts[i].on);
-    }
-    plait_emit_close(&j, '}');
-    json_gpus(&j);
-    json_kernels(&j);
+    for (size_t t = 0; t < N_TOPICS; t++)
+        if (chosen & 1u << t)
+            topics[t].json(&j);
     plait_emit_close(&j, '}');
     printf("\n");
 }
@@ -247,6 +307,7 @@ static void json(void)
 int plait_cmd_info(int argc, char **argv)
 {
     int as_json = 0, as_markdown = 0;
+    unsigned chosen;
     plait_option options[] = {
         {.name = "--json", .kind = PLAIT_OPTION_FLAG, .to = &as_json, .help = "one JSON object"},
         {.name = "--markdown",
@@ -254,15 +315,24 @@ int plait_cmd_info(int argc, char **argv)
          .to = &as_markdown,
          .help = "the support matrix"},
     };
+    if (take_words(&argc, argv, &chosen))
+        return PLAIT_EXIT_USAGE;
     plait_options_result read =
         plait_options_read(options, sizeof options / sizeof *options, argc, argv);
     if (read != PLAIT_OPTIONS_GO)
         return read == PLAIT_OPTIONS_HELP ? PLAIT_EXIT_OK : PLAIT_EXIT_USAGE;
+    if (as_markdown && (as_json || chosen)) {
+        fprintf(stderr, "plait info: --markdown prints the support matrix alone: give nothing "
+                        "beside it\n");
+        return PLAIT_EXIT_USAGE;
+    }
+    if (!chosen)
+        chosen = (1u << N_TOPICS) - 1;
     if (as_json)
-        json();
+        json(chosen);
     else if (as_markdown)
         markdown();
     else
-        text();
+        text(chosen);
     return PLAIT_EXIT_OK;
 }

@@ -113,7 +113,7 @@ static plait_status plan_request(const plait_engine *e, const plait_request *r, 
     PLAIT_TRY(plait_sample_check(r, index));
     PLAIT_TRY(plait_stops_open(r->stop_texts, r->num_stop_texts, index, &job->stops));
     if (job->num_prompt >= longest)
-        return plait_fail(PLAIT_E_ARG,
+        return plait_fail(PLAIT_E_UNSUPPORTED,
                           "request %d: a prompt of %lld tokens, the model takes %lld with at least "
                           "one new token",
                           (int)index, (long long)job->num_prompt, (long long)longest - 1);

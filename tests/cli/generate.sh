@@ -113,6 +113,16 @@ refuse empty_prompt 2 "empty" generate --model $model --prompt ""
 refuse absent_prompt_file 1 "cannot be read" generate --model $model --prompt-file "$work/none"
 refuse absent_model 1 "$work/none" generate --model "$work/none" --prompt x
 refuse dcp_not_in_tp 2 "dcp must divide tp" generate --model $model --prompt x --tp 3 --dcp 2
+refuse too_many_ranks 2 "at most" generate --model "$work/none" --prompt x --dcp 1000
+refuse options_before_the_model 2 "dcp must divide tp" \
+    generate --model "$work/none" --prompt x --tp 3 --dcp 2
+for option in "--spec-tokens 3" "--spec-tokens auto" "--draft-kv sharded"; do
+    # shellcheck disable=SC2086
+    refuse "no_draft_for_${option#--}" 2 "${option% *} is for drafts" \
+        generate --model "$work/none" --prompt x $option
+done
+refuse no_cache_of_ngram 2 "--draft ngram has none" \
+    generate --model "$work/none" --prompt x --draft ngram --draft-kv replicated
 refuse more_ranks_than_heads 1 "64 .* 8 query heads" generate --model $model --prompt x --tp 64
 refuse bad_mask 2 "avx512" generate --model $model --prompt x --cpu-mask sse9
 refuse no_such_kernel 1 "no kernel" generate --model $model --prompt x --kernel no_such_kernel
@@ -122,7 +132,7 @@ while [ $i -lt 400 ]; do
     printf 'The words of a prompt that is too long for the model. '
     i=$((i + 1))
 done >"$work/long"
-refuse long_prompt 2 "the model takes 2047" generate --model $model --prompt-file "$work/long"
+refuse long_prompt 1 "the model takes 2047" generate --model $model --prompt-file "$work/long"
 
 # broken NAME: a copy of the model to break.
 broken() {
