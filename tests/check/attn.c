@@ -1,15 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Runs a kernel on each case and compares out and lse with a softmax in double over the logical
- * values, written from the definition. A kernel runs twice, on outputs and workspaces filled with
- * different bytes: both runs must agree bit for bit.
- *
- * Tolerance by op and dtype: a score whose products sum up to A in absolute value may be off by
- * A * 2^-19 in float32, so lse may be off by that and by 1e-6 of itself, out by twice that share
- * of the largest value, and by one ulp of the output's type. Tensor cores truncate each of 36
- * partial sums at 2^-22, so that a device's score may be off by A * 2^-17, and multiply
- * probabilities in the cache's type, so that its out may also be off by one rounding of each of
- * them. So do CPU kernels where q and the cache are bf16.
+ * Runs a kernel on each case and compares out and lse with what oracle.c expects. A kernel runs
+ * twice, on outputs and workspaces filled with different bytes: both runs must agree bit for bit.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -17,53 +9,6 @@
 
 #include "core/convert.h"
 #include "tests/check/check.h"
-
-struct expected {
-    double lse, products;         /* products: the largest sum of |q * k| of a score */
-    double largest;               /* of |v| among the keys */
-    double out[512], spread[512]; /* spread: the same sum with |v| */
-};
-
-/* The direct softmax of one row and head, in two passes. */
-static void oracle(const plait_attn_case *c, int32_t seq, int32_t row, int32_t head,
-                   struct expected *e)
-{
-    const plait_attn_args *a = &c->args;
-    int32_t begin = a->kv_begin ? a->kv_begin[row] : 0, end = a->kv_end[row];
-    int32_t per = a->q_per_kv ? a->q_per_kv : a->h_q / a->h_kv;
-    int32_t kv_head = a->op == PLAIT_OP_MLA ? 0 : (a->q_head0 + head) / per;
-    const double *q = c->q + ((int64_t)row * a->h_q + head) * a->d_qk;
-    double top = -INFINITY, sum = 0, score[512];
-    memset(e, 0, sizeof *e);
-    e->lse = -INFINITY;
-    if (begin >= end)
-        return;
-    for (int32_t key = begin; key < end; key++) {
-        const double *k = c->k + ((c->key_base[seq] + key) * a->h_kv + kv_head) * a->d_qk;
-        double dot = 0, size = 0;
-        for (int32_t d = 0; d < a->d_qk; d++) {
-            dot += q[d] * k[d];
-            size += fabs(q[d] * k[d]);
-        }
-        score[key - begin] = dot * a->softmax_scale;
-        top = fmax(top, score[key - begin]);
-        e->products = fmax(e->products, size * a->softmax_scale);
-    }
-    for (int32_t key = begin; key < end; key++)
-        sum += exp(score[key - begin] - top);
-    e->lse = top + log(sum);
-    for (int32_t key = begin; key < end; key++) {
-        double weight = exp(score[key - begin] - e->lse);
-        const double *v = a->op == PLAIT_OP_MLA
-                              ? c->k + (c->key_base[seq] + key) * a->d_qk
-                              : c->v + ((c->key_base[seq] + key) * a->h_kv + kv_head) * a->d_v;
-        for (int32_t d = 0; d < a->d_v; d++) {
-            e->out[d] += weight * v[d] * a->out_scale;
-            e->spread[d] += weight * fabs(v[d] * a->out_scale);
-            e->largest = fmax(e->largest, fabs(v[d] * a->out_scale));
-        }
-    }
-}
 
 static double get(const void *base, plait_dtype dtype, int64_t offset)
 {
@@ -79,44 +24,27 @@ static double get(const void *base, plait_dtype dtype, int64_t offset)
     }
 }
 
-/* One ulp of the output's type at x; twice what rounding may add. */
-static double ulp(plait_dtype dtype, double x)
-{
-    switch (dtype) {
-    case PLAIT_F32:
-        return ldexp(fabs(x), -22);
-    case PLAIT_BF16:
-        return ldexp(fabs(x), -7);
-    case PLAIT_F16:
-        return ldexp(fabs(x), -10) + 0x1p-24;
-    default:
-        return ldexp(fabs(x), -3) + 0x1p-9;
-    }
-}
-
-/* What rounding each probability to the cache's type may add to an output, as a share of its
-   spread. */
-static double rounding(const plait_attn_args *a)
-{
-    if (a->kv_dtype == PLAIT_BF16 && a->q_dtype == PLAIT_BF16)
-        return 0x1p-8;
-    return a->device < 0 ? 0 : a->kv_dtype == PLAIT_BF16 ? 0x1p-8 : 0x1p-10;
-}
-
-/* Error as a share of the tolerance; equal infinities and NaN for NaN are no error. */
-static double share(double got, double want, double tolerance)
+/* Error beyond `round` as a share of the tolerance; equal infinities and NaN for NaN are no error.
+ */
+static double share(double got, double want, double tolerance, double round)
 {
     if (isnan(want) || isnan(got))
         return isnan(want) && isnan(got) ? 0 : INFINITY;
-    if (got == want)
+    if (fabs(got - want) <= round || got == want)
         return 0;
-    double ratio = fabs(got - want) / tolerance;
+    double ratio = (fabs(got - want) - round) / tolerance;
     return isnan(ratio) ? INFINITY : ratio;
+}
+
+/* The result as out's type holds it: fp8 has a largest number. */
+static double clamp(plait_dtype dtype, double x)
+{
+    return dtype == PLAIT_FP8_E4M3 && !isnan(x) ? fmax(-448, fmin(448, x)) : x;
 }
 
 /* Where a row's head must be; it is overwritten with the fill once read, so that what the kernel
    wrote elsewhere remains. */
-static double compare_head(plait_attn_case *c, int32_t row, int32_t head, const struct expected *e,
+static double compare_head(plait_attn_case *c, int32_t row, int32_t head, const plait_expected *e,
                            int fill)
 {
     plait_attn_args *a = &c->args;
@@ -127,22 +55,17 @@ static double compare_head(plait_attn_case *c, int32_t row, int32_t head, const 
     int64_t at = row * a->out_row_stride + local * a->out_head_stride;
     int64_t at_lse = row * a->lse_row_stride + local * a->lse_head_stride;
     size_t bytes = plait_dtype_bytes(a->out_dtype);
-    double slack = 1e-6 + ldexp(e->products, a->device < 0 ? -19 : -17), worst = 0;
-    int exact = e->lse == -INFINITY;
+    double worst = 0;
+    int empty = e->lse == -INFINITY;
     if (a->lse || a->lse_bases) {
-        worst = share(get(lse, PLAIT_F32, at_lse), e->lse, slack + 1e-6 * fabs(e->lse));
+        worst = share(get(lse, PLAIT_F32, at_lse), e->lse, e->lse_slack, 0);
         memset(lse + at_lse * 4, fill, 4);
     }
     for (int32_t d = 0; d < a->d_v; d++) {
-        double tolerance =
-            2 * slack * e->largest + ulp(a->out_dtype, e->out[d]) + rounding(a) * e->spread[d];
         double got = get(out, a->out_dtype, at + d);
-        double ratio = exact ? (got == 0 && !signbit(got) ? 0 : INFINITY)
-                             : share(got,
-                                     a->out_dtype == PLAIT_FP8_E4M3 && !isnan(e->out[d])
-                                         ? fmax(-448, fmin(448, e->out[d]))
-                                         : e->out[d],
-                                     tolerance);
+        double ratio =
+            empty ? (got == 0 && !signbit(got) ? 0 : INFINITY)
+                  : share(got, clamp(a->out_dtype, e->out[d]), e->out_slack[d], e->out_round[d]);
         worst = fmax(worst, ratio);
     }
     memset(out + at * (int64_t)bytes, fill, bytes * (size_t)a->d_v);
@@ -152,19 +75,14 @@ static double compare_head(plait_attn_case *c, int32_t row, int32_t head, const 
 static double compare(plait_attn_case *c, int fill)
 {
     plait_attn_args *a = &c->args;
-    struct expected e;
+    plait_expected e;
     double worst = 0;
     int32_t seq = 0;
     for (int32_t row = 0; row < a->num_rows; row++) {
         while (seq < a->num_seqs && row >= a->row_start[seq + 1])
             seq++;
         for (int32_t head = 0; head < a->h_q; head++) {
-            if (seq < a->num_seqs) {
-                oracle(c, seq, row, head, &e);
-            } else {
-                memset(&e, 0, sizeof e);
-                e.lse = -INFINITY;
-            }
+            plait_expect(c, seq < a->num_seqs ? seq : -1, row, head, &e);
             worst = fmax(worst, compare_head(c, row, head, &e, fill));
         }
     }

@@ -3,8 +3,8 @@
  * tests/check - the proof of every kernel behind `plait check`.
  *
  * Every row of kernels.def runs every case, whether dispatch would pick it or not. A case is one
- * shape with its data (attn_case.c), in buffers between guard pages (guard.c), compared with a
- * direct softmax in double over the logical values (attn.c).
+ * shape with its data (attn_case.c), in buffers between guard pages (guard.c), run (attn.c) and
+ * compared with a direct softmax in double over the logical values (oracle.c).
  */
 #ifndef PLAIT_TESTS_CHECK_H
 #define PLAIT_TESTS_CHECK_H
@@ -81,6 +81,16 @@ typedef struct plait_attn_case {
 /* Builds case `number` for a capability row. Returns 0 without memory. */
 int plait_attn_case_open(plait_attn_case *c, const plait_caps *caps, uint64_t seed, int32_t number);
 void plait_attn_case_close(plait_attn_case *c);
+
+/* A row and head from the definition, and how far a kernel may be off. */
+typedef struct plait_expected {
+    double lse, lse_slack;
+    double out[512], out_slack[512], out_round[512]; /* round: half an ulp of out's type */
+} plait_expected;
+
+/* seq < 0: a padding row. */
+void plait_expect(const plait_attn_case *c, int32_t seq, int32_t row, int32_t head,
+                  plait_expected *e);
 
 /*
  * Runs the case on the CUDA device: copies its buffers there, between bands that must stay as they
