@@ -191,6 +191,7 @@ int plait_cmd_bench(int argc, char **argv)
     };
 #undef NUMBER
     const int given = argv[1][0] != '-';
+    argv[given] = argv[0]; /* the name in messages */
     plait_options_result read =
         plait_options_read(options, sizeof options / sizeof *options, argc - given, argv + given);
     if (read != PLAIT_OPTIONS_GO)

@@ -48,6 +48,10 @@ plait_status plait_fail_v(plait_status status, const char *format, va_list args)
     const int length = vsnprintf(text, sizeof text, format, args);
     if (length >= (int)sizeof text)
         memcpy(text + sizeof text - 4, "...", 4);
+    /* Text from a file must not steer the terminal that shows it. */
+    for (unsigned char *c = (unsigned char *)text; *c; c++)
+        if (*c < ' ' || *c == 0x7f)
+            *c = '?';
     memcpy(last_error, text, strlen(text) + 1);
     return status;
 }

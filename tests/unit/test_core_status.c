@@ -56,6 +56,13 @@ static void test_failure_writes_a_sentence_and_try_forwards(void **state)
     assert_string_equal(plait_last_error(), "a.bin: 7 bytes"); /* success clears nothing */
 }
 
+static void test_control_characters_are_replaced(void **state)
+{
+    (void)state;
+    plait_fail(PLAIT_E_FORMAT, "dtype \"%s\"", "\33[2J\n\177\303\244");
+    assert_string_equal(plait_last_error(), "dtype \"?[2J??\303\244\"");
+}
+
 static void test_sentence_may_quote_the_one_before(void **state)
 {
     (void)state;
@@ -128,6 +135,7 @@ int main(void)
         cmocka_unit_test(test_values_are_pinned),
         cmocka_unit_test(test_every_status_has_a_name),
         cmocka_unit_test(test_failure_writes_a_sentence_and_try_forwards),
+        cmocka_unit_test(test_control_characters_are_replaced),
         cmocka_unit_test(test_sentence_may_quote_the_one_before),
         cmocka_unit_test(test_long_sentence_is_cut_visibly),
         cmocka_unit_test(test_each_thread_has_its_own_sentence),
