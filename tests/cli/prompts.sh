@@ -71,7 +71,7 @@ done >"$work/long"
 printf '{"prompt": "a"}\n\n{"prompt": "%s"}\n' "$(cat "$work/long")" >"$work/in"
 prompts --prompts "$work/in"
 code=$?
-[ $code -eq 2 ] && [ ! -s "$work/out" ] && grep -q "line 3:" "$work/err" &&
+[ $code -eq 1 ] && [ ! -s "$work/out" ] && grep -q "line 3:" "$work/err" &&
     grep -q "the model takes 2047" "$work/err"
 result long_line $? "exit $code: $(cat "$work/out" "$work/err")"
 refuse empty_file 2 "no line with a prompt" generate --model $model --prompts /dev/null
