@@ -69,11 +69,6 @@ int main(int argc, char **argv)
         }
         return code;
     }
-    if (!strcmp(argv[1], "explain")) {
-        fprintf(stderr, "plait: %s is not in this release step; `plait --help` lists what is\n",
-                argv[1]);
-        return PLAIT_EXIT_USAGE;
-    }
     fprintf(stderr, "plait: there is no command '%s'; `plait --help` lists those that are\n",
             argv[1]);
     return PLAIT_EXIT_USAGE;

@@ -12,7 +12,7 @@ result help_lists_commands $? "generate is not in the usage"
 result version $? "no version"
 
 refuse unknown_command 2 "no command 'frobnicate'" frobnicate
-refuse explain_later 2 "explain is not in this release step" explain --attention mla
+refuse explain_needs 2 "--attention and --heads are needed" explain --attention mla
 refuse bench_later 2 "bench prefill is not in this release step" bench prefill
 refuse bench_nothing 2 "bench needs an operation" bench
 refuse bench_unknown 2 "bench has no operation 'mlp'" bench mlp
