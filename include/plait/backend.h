@@ -82,7 +82,7 @@ PLAIT_API void plait_backend_unregister(const plait_backend *backend);
 
 /* ---- requirements --------------------------------------------------------------------------- */
 
-/* What a user configures. Start from PLAIT_BACKEND_CONFIG_INIT. */
+/* What a user configures. Start from PLAIT_BACKEND_CONFIG_INIT. Counts are 1 to 2^24. */
 typedef struct plait_backend_config {
     size_t size;
     plait_op op;

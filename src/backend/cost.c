@@ -86,8 +86,11 @@ int64_t plait_backend_workspace(const plait_choice *choice, const plait_requirem
     int64_t parts = choice->strategy == PLAIT_STRATEGY_WINDOW    ? 2
                     : choice->strategy == PLAIT_STRATEGY_PREFILL ? 2
                                                                  : need->needs_lse != 0;
-    int64_t rows = (int64_t)c->batch * c->q_len * need->heads;
-    return choice->backend ? parts * rows * (c->d_v + 1) * (int64_t)sizeof(float) : 0;
+    double bytes =
+        (double)parts * c->batch * c->q_len * need->heads * (c->d_v + 1.0) * sizeof(float);
+    if (!choice->backend)
+        return 0;
+    return bytes < 9e18 ? (int64_t)bytes : INT64_MAX;
 }
 
 int32_t plait_dcp_pays(const plait_choice *choice, const plait_requirement *need, double *dcp_us,

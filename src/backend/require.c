@@ -10,6 +10,7 @@
 
 static plait_status check_numbers(const plait_backend_config *c)
 {
+    const int32_t most = 1 << 24; /* so that sums and products of two stay in 64 bits */
     const struct {
         const char *name;
         int32_t value;
@@ -23,9 +24,18 @@ static plait_status check_numbers(const plait_backend_config *c)
         return plait_fail(PLAIT_E_ARG, "backend config: size is %zu, %zu was wanted", c->size,
                           sizeof *c);
     for (size_t i = 0; i < sizeof positive / sizeof *positive; i++)
-        if (positive[i].value < 1)
-            return plait_fail(PLAIT_E_ARG, "backend config: %s is %d, at least 1 was wanted",
-                              positive[i].name, positive[i].value);
+        if (positive[i].value < 1 || positive[i].value > most)
+            return plait_fail(PLAIT_E_ARG, "backend config: %s is %d, 1 to %d was wanted",
+                              positive[i].name, positive[i].value, most);
+    if (c->op != PLAIT_OP_MLA && c->op != PLAIT_OP_GQA)
+        return plait_fail(PLAIT_E_ARG, "backend config: op is %d, MLA or GQA was wanted",
+                          (int)c->op);
+    if (!plait_dtype_bytes(c->dtype) || !plait_dtype_bytes(c->kv_dtype))
+        return plait_fail(PLAIT_E_ARG, "backend config: dtype %d or KV dtype %d is none",
+                          (int)c->dtype, (int)c->kv_dtype);
+    if ((unsigned)c->device > PLAIT_DEVICE_NPU)
+        return plait_fail(PLAIT_E_ARG, "backend config: device is %d, a kind was wanted",
+                          (int)c->device);
     if (c->phase != PLAIT_PHASE_DECODE && c->phase != PLAIT_PHASE_PREFILL)
         return plait_fail(PLAIT_E_ARG, "backend config: phase is %u, one of two was wanted",
                           (unsigned)c->phase);
@@ -233,10 +243,12 @@ int32_t plait_backend_missing(const plait_backend *b, int32_t row, const plait_r
         lack(out, "one row needs no %s", plait_strategy_name(strategy));
     /* A kernel without a range of its own for the history gets it as one row of q times the heads.
      */
-    int32_t folded = need->heads * c->q_len, most = note->heads_max;
+    int64_t folded = (int64_t)need->heads * c->q_len;
+    int32_t most = note->heads_max;
     if (strategy == PLAIT_STRATEGY_WINDOW && c->phase == PLAIT_PHASE_DECODE &&
         caps->ranges != PLAIT_RANGES_PER_ROW && most && folded > most)
-        lack(out, "a window of %d rows folds %d heads, it takes %d", c->q_len, folded, most);
+        lack(out, "a window of %d rows folds %lld heads, it takes %d", c->q_len, (long long)folded,
+             most);
     if (strategy != PLAIT_STRATEGY_DIRECT && c->window)
         lack(out, "a window of %d is not bridged by %s", c->window, plait_strategy_name(strategy));
     return out->n;

@@ -243,6 +243,114 @@ static void test_registered_backends_take_part(void **state)
     assert_null(plait_backend_find("own"));
 }
 
+static void test_values_that_cannot_be_are_errors(void **state)
+{
+    (void)state;
+    plait_backend_config c = mla(1, 1);
+    c.heads = INT32_MAX;
+    assert_int_equal(pick(c, NULL, NULL), PLAIT_E_ARG);
+    assert_non_null(strstr(plait_last_error(), "heads is 2147483647, 1 to 16777216 was wanted"));
+    c = mla(1, 1);
+    c.kv_dtype = (plait_dtype)40;
+    assert_int_equal(pick(c, NULL, NULL), PLAIT_E_ARG);
+    c = mla(1, 1);
+    c.op = (plait_op)7;
+    assert_int_equal(pick(c, NULL, NULL), PLAIT_E_ARG);
+    c = mla(1, 1 << 24);
+    c.batch = c.heads = 1 << 24;
+    c.sinks = 1;
+    pick(c, NULL, NULL); /* bytes beyond 64 bits: no overflow */
+    c.size = 8;
+    assert_int_equal(pick(c, NULL, NULL), PLAIT_E_ARG);
+}
+
+static uint64_t seed = 7;
+
+static int32_t one_of(const int32_t *values, int32_t n)
+{
+    seed = seed * 6364136223846793005u + 1442695040888963407u;
+    return values[(seed >> 33) % (uint64_t)n];
+}
+
+#define ONE_OF(...)                                                                                \
+    one_of((const int32_t[]){__VA_ARGS__}, sizeof((const int32_t[]){__VA_ARGS__}) / 4)
+
+static plait_backend_config random_config(void)
+{
+    plait_backend_config c = PLAIT_BACKEND_CONFIG_INIT;
+    c.op = (plait_op)ONE_OF(0, 1);
+    c.phase = (uint32_t)ONE_OF(PLAIT_PHASE_DECODE, PLAIT_PHASE_DECODE, PLAIT_PHASE_PREFILL);
+    c.device = (plait_device_kind)ONE_OF(0, 1, 1, 1);
+    c.device_version = ONE_OF(80, 90, 90, 100, 103, 120);
+    c.dtype = (plait_dtype)ONE_OF(PLAIT_BF16, PLAIT_F16, PLAIT_F32);
+    c.kv_dtype = (plait_dtype)ONE_OF(PLAIT_BF16, PLAIT_F16, PLAIT_FP8_E4M3, PLAIT_FP8_DS656);
+    c.heads = ONE_OF(16, 64, 128);
+    c.kv_heads = c.op == PLAIT_OP_MLA ? 1 : ONE_OF(1, 2, 8);
+    if (c.op == PLAIT_OP_GQA)
+        c.d_qk = c.d_v = ONE_OF(64, 128, 80);
+    c.page_size = ONE_OF(16, 32, 64, 128, 7);
+    c.dcp = ONE_OF(1, 2, 3, 4);
+    c.tp = c.dcp * ONE_OF(1, 2, 8);
+    c.interleave = ONE_OF(1, 1, 16);
+    c.q_len = ONE_OF(1, 1, 2, 4, 5);
+    c.ragged = c.q_len > 1 && ONE_OF(0, 1);
+    c.lengths = c.ragged ? 2 : 1;
+    c.capture = ONE_OF(0, 0, 1);
+    c.sinks = ONE_OF(0, 0, 0, 1);
+    c.window = ONE_OF(0, 0, 0, 128);
+    return c;
+}
+
+static int32_t missing(const plait_choice *c, const plait_requirement *need)
+{
+    plait_refusal scratch;
+    return plait_backend_missing(c->backend, c->row, need, c->strategy, &scratch);
+}
+
+/* What LSE, ranges and dtypes say is worked out again here, apart from the subtraction. */
+static void check_choice(const plait_choice *c, const plait_requirement *need)
+{
+    const plait_backend_config *config = &need->config;
+    const plait_caps *row = &c->backend->rows[c->row];
+    assert_int_equal(missing(c, need), 0);
+    assert_int_equal(row->op, config->op);
+    assert_int_equal(row->device, config->device);
+    assert_true(row->kv_dtypes & PLAIT_DTYPE_BIT(config->kv_dtype));
+    if (config->dcp > 1)
+        assert_int_not_equal(row->lse, PLAIT_LSE_NONE);
+    if (c->strategy == PLAIT_STRATEGY_DIRECT && config->dcp > 1 && config->q_len > 1) {
+        assert_int_equal(row->ranges, PLAIT_RANGES_PER_ROW);
+        assert_true(!row->interleave_max || config->interleave <= row->interleave_max);
+    }
+    assert_true(c->us > 0 && c->relative_cost > 0.99);
+}
+
+static void test_random_configurations_choose_what_fits(void **state)
+{
+    (void)state;
+    int32_t chosen = 0, refused = 0;
+    for (int i = 0; i < 3000; i++) {
+        plait_backend_config c = random_config();
+        plait_requirement need;
+        if (plait_requirement_derive(&c, &need) != PLAIT_OK)
+            continue;
+        plait_status status = plait_select(&need, PLAIT_FROM_ALL, NULL, NULL, &got);
+        assert_int_equal(status == PLAIT_OK, got.choice.backend != NULL);
+        for (int32_t k = 0; k < got.n_refused; k++)
+            assert_true(got.refused[k].n > 0 && got.refused[k].reasons[0][0]);
+        refused += got.n_refused;
+        if (status == PLAIT_OK)
+            check_choice(&got.choice, &need);
+        for (int32_t k = 0; k < got.n_alternatives; k++) {
+            check_choice(&got.alternatives[k], &need);
+            assert_true(got.alternatives[k].us >= got.choice.us);
+        }
+        chosen += status == PLAIT_OK;
+    }
+    printf("# %d chosen, %d refused\n", chosen, refused);
+    assert_true(chosen > 500 && refused > 5000);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -258,6 +366,8 @@ int main(void)
         cmocka_unit_test(test_a_notice_appears_once_in_a_process),
         cmocka_unit_test(test_built_in_rows_are_those_of_the_kernels),
         cmocka_unit_test(test_registered_backends_take_part),
+        cmocka_unit_test(test_values_that_cannot_be_are_errors),
+        cmocka_unit_test(test_random_configurations_choose_what_fits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
