@@ -10,13 +10,13 @@
 
 int plait_processes_open(const char *command, double timeout_s, plait_comm **comm)
 {
+    *comm = NULL;
+#if PLAIT_HAVE_MPI
     /* Set by the launchers of Open MPI, of PMI and of PMIx. */
     static const char *const signs[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK"};
     int launched = 0;
     for (size_t i = 0; i < sizeof signs / sizeof *signs; i++)
         launched |= getenv(signs[i]) != NULL;
-    *comm = NULL;
-#if PLAIT_HAVE_MPI
     if (!launched) {
         fprintf(stderr,
                 "plait %s: --comm mpi needs a process for each rank: mpirun -n 2 plait %s ...\n",
