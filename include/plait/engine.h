@@ -6,7 +6,9 @@
  * workers), or one rank of a group that the caller opened (`comm`). Each DCP group of D ranks
  * splits the latent cache; drafts are verified several tokens at a time. Decoding is greedy (every
  * rank takes the highest of the same float32 logits, the lowest id on ties) or sampled; drafts
- * change the distribution of neither.
+ * change the distribution of neither. A seed gives the same sampled tokens again with the same
+ * options, but not with PLAIT_SPEC_AUTO: how many drafts it takes depends on measured times, and
+ * with them which random number decides a token.
  *
  *     plait_engine_options o = PLAIT_ENGINE_OPTIONS_INIT;
  *     o.model_dir = "models/tiny";

@@ -68,12 +68,24 @@ static void close_caches(struct caches *c)
     plait_kv_close(&c->draft);
 }
 
-/* What the KV of index i stands for: all tokens up to it, and those ahead. */
-static float value_of(const int32_t *ids, int64_t i, int32_t layer, int32_t ahead)
+/* What the KV of an index stands for, all tokens up to it and those ahead, as a hash that goes on
+   from that of the index before. */
+static uint32_t value_next(uint32_t hash, int32_t id)
+{
+    return hash * 31u + (uint32_t)id * 2654435761u;
+}
+
+/* The hash of a layer before the first index. */
+static uint32_t value_start(const plait_kv_group *g, int32_t layer, const int32_t *ids)
 {
     uint32_t hash = (uint32_t)layer * 77u + 1;
-    for (int64_t j = 0; j <= i + ahead; j++)
-        hash = hash * 31u + (uint32_t)ids[j] * 2654435761u;
+    for (int32_t j = 0; j < g->ahead; j++)
+        hash = value_next(hash, ids[j]);
+    return hash;
+}
+
+static float value_of(uint32_t hash)
+{
     return (float)(hash >> 9);
 }
 
@@ -88,24 +100,28 @@ static void write_rows(plait_kv_group *g, int32_t table, const int32_t *ids, int
                        int64_t end)
 {
     assert_int_equal(plait_kv_resize(g, table, end), PLAIT_OK);
-    for (int64_t i = begin; i < end; i++) {
-        for (int32_t l = 0; l < g->num_layers; l++) {
-            float *at = place_of(g, table, i, l);
+    for (int32_t l = 0; l < g->num_layers; l++) {
+        uint32_t hash = value_start(g, l, ids);
+        for (int64_t i = 0; i < end; i++) {
+            hash = value_next(hash, ids[i + g->ahead]);
+            float *at = i < begin ? NULL : place_of(g, table, i, l);
             if (at)
-                *at = value_of(ids, i, l, g->ahead);
+                *at = value_of(hash);
         }
     }
 }
 
 static void check_rows(const plait_kv_group *g, int32_t table, const int32_t *ids, int64_t end)
 {
-    for (int64_t i = 0; i < end; i++) {
-        for (int32_t l = 0; l < g->num_layers; l++) {
-            const float *at = place_of(g, table, i, l);
+    for (int32_t l = 0; l < g->num_layers; l++) {
+        uint32_t hash = value_start(g, l, ids);
+        for (int64_t i = 0; i < end; i++) {
+            hash = value_next(hash, ids[i + g->ahead]);
             if (plait_shard_owner(g->shard, i) != g->shard.r)
                 continue;
+            const float *at = place_of(g, table, i, l);
             assert_non_null(at);
-            if (*at != value_of(ids, i, l, g->ahead))
+            if (*at != value_of(hash))
                 fail_msg("index %d of table %d holds other tokens' KV (page %d, I %d, D %d)",
                          (int)i, (int)table, (int)g->page_size, (int)g->shard.i, (int)g->shard.d);
         }
@@ -177,6 +193,40 @@ static void hits_are_whole_units_case12(void **state)
             assert_int_equal(c.target.num_held + c.target.num_promised, 0);
             close_caches(&c);
         }
+    }
+}
+
+/* KV that was written under another layout is never found, whichever part of it differs. */
+static void another_layout_never_hits_case12(void **state)
+{
+    (void)state;
+    int32_t ids[LONGEST];
+    int64_t start;
+    struct caches c;
+    for (int32_t i = 0; i < LONGEST; i++)
+        ids[i] = 5 + i * 7 % 1000;
+    for (int field = 0; field < 6; field++) {
+        open_caches(&c, &layouts[1], 0, LONGEST, 1);
+        plait_kv_group *g = &c.target;
+        assert_int_equal(admit(&c, 0, ids, 301, 310), 0);
+        leave(&c, 0);
+        const plait_kv_group was = *g;
+        g->shard.d += field == 0; /* as --draft-kv changes it, too */
+        g->shard.i += field == 1;
+        g->page_size += field == 2;
+        g->num_layers += field == 3;
+        g->width += field == 4;
+        g->dtype = field == 5 ? PLAIT_BF16 : g->dtype;
+        assert_int_equal(plait_kv_reuse(g, NULL, 0, ids, 301, &start), 0);
+        g->shard = was.shard;
+        g->page_size = was.page_size;
+        g->num_layers = was.num_layers;
+        g->width = was.width;
+        g->dtype = was.dtype;
+        /* The same layout does. */
+        assert_int_equal(admit(&c, 0, ids, 301, 310), 256);
+        leave(&c, 0);
+        close_caches(&c);
     }
 }
 
@@ -458,6 +508,7 @@ int main(int argc, char **argv)
         cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(hits_are_whole_units_case12),
+        cmocka_unit_test(another_layout_never_hits_case12),
         cmocka_unit_test(no_hits_when_switched_off),
         cmocka_unit_test(random_runs_keep_every_value),
         cmocka_unit_test(text_equals_the_run_without_cache),
