@@ -27,11 +27,9 @@ static int32_t hidden_size(const plait_session *s)
 
 /* ---- for drafters ---------------------------------------------------------------------------- */
 
-void plait_draft_keep_state(plait_session *s, int32_t place, int32_t row)
+void plait_draft_keep_state(plait_session *s, int32_t place, const float *state)
 {
-    const int64_t hidden = hidden_size(s);
-    memcpy(s->sequences[place].state, s->pass->hidden + row * hidden,
-           (size_t)hidden * sizeof(float));
+    memcpy(s->sequences[place].state, state, (size_t)hidden_size(s) * sizeof(float));
 }
 
 int32_t plait_draft_list_rows(plait_session *s, int32_t num, const int32_t *list, int32_t round,

@@ -38,6 +38,9 @@ typedef struct plait_drafter {
        drafts and are fed back. NULL: there is no such layer. */
     plait_status (*run)(struct plait_session *session, const int32_t *ids, const float *states);
 
+    /* What run writes to the cache, alone. */
+    plait_status (*write)(struct plait_session *session, const int32_t *ids, const float *states);
+
     /* Logits of n <= max_logit_rows states over the target's vocabulary into pass->logits; -inf at
        tokens that it cannot propose. NULL: the target's head. */
     plait_status (*logits)(struct plait_session *session, const float *states, int32_t n);
@@ -63,11 +66,11 @@ int32_t plait_draft_list_rows(struct plait_session *session, int32_t num, const 
 /* The last draft, or the last known token if there is none. */
 int32_t plait_draft_last_token(const struct plait_sequence *sequence);
 
-/* Row `row` of the pass's result becomes the state of sequence `place`. */
-void plait_draft_keep_state(struct plait_session *session, int32_t place, int32_t row);
+/* A state [hidden] becomes that of sequence `place`. */
+void plait_draft_keep_state(struct plait_session *session, int32_t place, const float *state);
 
-/* draft_layer.c: catch_up and advance of drafters that have `run`. states [rows][hidden]: of the
-   rows of the last target pass. */
+/* draft_layer.c: catch_up and advance of drafters that have `run` and `write`. states
+   [rows][hidden]: of the rows of the last target pass. */
 plait_status plait_draft_layer_catch_up(struct plait_session *session, int32_t num,
                                         const float *states);
 plait_status plait_draft_layer_advance(struct plait_session *session, int32_t num,

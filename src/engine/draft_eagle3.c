@@ -10,6 +10,11 @@ static plait_status run(plait_session *s, const int32_t *ids, const float *state
     return plait_pass_eagle3_run(s->pass, s->draft, ids, states);
 }
 
+static plait_status write(plait_session *s, const int32_t *ids, const float *states)
+{
+    return plait_pass_eagle3_write(s->pass, s->draft, ids, states);
+}
+
 static plait_status catch_up(plait_session *s, int32_t num)
 {
     PLAIT_TRY(plait_pass_eagle3_fuse(s->pass));
@@ -27,5 +32,6 @@ const plait_drafter plait_drafter_eagle3 = {
     .catch_up = catch_up,
     .advance = plait_draft_layer_advance,
     .run = run,
+    .write = write,
     .logits = logits,
 };

@@ -3,9 +3,10 @@
  * draft_layer.c: what drafters with a layer of their own share.
  *
  * Row i holds token i + 1 beside the state of token i; its KV has index i. Rows with known tokens
- * take the target's states (catch up), so that after acceptance nothing of the draft's own
- * approximation stays. The state of the last such row gives the first draft and is fed back for
- * the next.
+ * take the target's states, so that after acceptance nothing of the draft's own approximation
+ * stays. Catching up writes their KV, for which one layer needs none of its attention, and keeps
+ * the target's state of the last row: whether a draft is wanted is not known yet. The first round
+ * runs the layer over that row; the state that it gives is fed back for the next.
  */
 #include <string.h>
 
@@ -24,21 +25,20 @@ plait_status plait_draft_layer_catch_up(plait_session *s, int32_t num, const flo
                count * (size_t)hidden * sizeof(float));
         row += s->counts[i];
     }
-    PLAIT_TRY(s->drafter->run(s, s->ids, s->states));
+    PLAIT_TRY(s->drafter->write(s, s->ids, s->states));
     for (int32_t i = 0, row = 0; i < num; i++) {
         row += s->counts[i];
-        plait_draft_keep_state(s, s->tables[i], row - 1);
+        plait_draft_keep_state(s, s->tables[i], s->states + (row - 1) * hidden);
     }
     return PLAIT_OK;
 }
 
-/* One row each: the last draft beside the state that gave it. Catching up made the state of the
-   first. */
+/* One row each: the last token, known or drafted, beside the state before it. */
 plait_status plait_draft_layer_advance(plait_session *s, int32_t num, const int32_t *list,
                                        int32_t round)
 {
     const int64_t hidden = s->pass->model->config->hidden_size;
-    const int32_t n = round > 0 ? plait_draft_list_rows(s, num, list, round, 1) : 0;
+    const int32_t n = plait_draft_list_rows(s, num, list, round, 1);
     if (n == 0)
         return PLAIT_OK;
     PLAIT_TRY(plait_session_begin(s, s->draft, n));
@@ -49,6 +49,6 @@ plait_status plait_draft_layer_advance(plait_session *s, int32_t num, const int3
     }
     PLAIT_TRY(s->drafter->run(s, s->ids, s->states));
     for (int32_t i = 0; i < n; i++)
-        plait_draft_keep_state(s, s->tables[i], i);
+        plait_draft_keep_state(s, s->tables[i], s->pass->hidden + i * hidden);
     return PLAIT_OK;
 }

@@ -7,6 +7,11 @@ static plait_status run(plait_session *s, const int32_t *ids, const float *state
     return plait_pass_mtp(s->pass, s->draft, ids, states);
 }
 
+static plait_status write(plait_session *s, const int32_t *ids, const float *states)
+{
+    return plait_pass_mtp_write(s->pass, s->draft, ids, states);
+}
+
 static plait_status catch_up(plait_session *s, int32_t num)
 {
     return plait_draft_layer_catch_up(s, num, s->pass->hidden);
@@ -18,4 +23,5 @@ const plait_drafter plait_drafter_mtp = {
     .catch_up = catch_up,
     .advance = plait_draft_layer_advance,
     .run = run,
+    .write = write,
 };

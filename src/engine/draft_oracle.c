@@ -15,7 +15,8 @@ static plait_status advance(plait_session *s, int32_t num, const int32_t *list, 
         s->ids[i] = plait_draft_last_token(&s->sequences[s->tables[i]]);
     PLAIT_TRY(plait_pass_target(s->pass, s->target, s->ids));
     for (int32_t i = 0; i < n; i++)
-        plait_draft_keep_state(s, s->tables[i], i);
+        plait_draft_keep_state(s, s->tables[i],
+                               s->pass->hidden + (int64_t)i * s->pass->model->config->hidden_size);
     return PLAIT_OK;
 }
 

@@ -390,6 +390,8 @@ static plait_status forced_chunk(plait_rank *r, const struct forced *f, int64_t 
         return PLAIT_OK;
     s->sequences[0].row = 0;
     PLAIT_TRY(plait_draft_catch_up(s, 1));
+    /* That wrote their KV; the states of all of them take the whole layer. */
+    PLAIT_TRY(s->drafter->run(s, s->ids, s->states));
     return put_logits(r, s->drafter->logits, s->counts[0], f->draft_logits + at * vocab);
 }
 

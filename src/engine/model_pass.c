@@ -366,8 +366,8 @@ static plait_status join_item(plait_pass *p, int32_t slice, int32_t worker)
                           2 * (int64_t)hidden, p->x + plait_part(hidden, slice, n), hidden);
 }
 
-plait_status plait_pass_mtp(plait_pass *p, plait_kv_group *group, const int32_t *ids,
-                            const float *states)
+/* The rows' inputs, joined, become the residual stream. */
+static plait_status join_rows(plait_pass *p, const int32_t *ids, const float *states)
 {
     const plait_config *c = p->model->config;
     const plait_mtp *mtp = p->model->mtp;
@@ -386,10 +386,27 @@ plait_status plait_pass_mtp(plait_pass *p, plait_kv_group *group, const int32_t 
                             row + hidden);
         p->margin[r] = INFINITY;
     }
-    PLAIT_TRY(plait_pass_items(p, p->model->n_slices, join_item));
-    PLAIT_TRY(run_layer(p, &mtp->layer, group, 0));
-    plait_pass_norm_rows(p, p->x, mtp->head_norm, p->hidden);
+    return plait_pass_items(p, p->model->n_slices, join_item);
+}
+
+plait_status plait_pass_mtp(plait_pass *p, plait_kv_group *group, const int32_t *ids,
+                            const float *states)
+{
+    PLAIT_TRY(join_rows(p, ids, states));
+    PLAIT_TRY(run_layer(p, &p->model->mtp->layer, group, 0));
+    plait_pass_norm_rows(p, p->x, p->model->mtp->head_norm, p->hidden);
     return PLAIT_OK;
+}
+
+plait_status plait_pass_mtp_write(plait_pass *p, plait_kv_group *group, const int32_t *ids,
+                                  const float *states)
+{
+    PLAIT_TRY(join_rows(p, ids, states));
+    p->layer = &p->model->mtp->layer;
+    p->group = group;
+    p->layer_index = 0;
+    plait_pass_norm_rows(p, p->x, p->layer->input_norm, p->y);
+    return write_latents(p, 0);
 }
 
 static plait_status head_item(plait_pass *p, int32_t slice, int32_t worker)

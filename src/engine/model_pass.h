@@ -79,6 +79,10 @@ plait_status plait_pass_target(plait_pass *pass, plait_kv_group *group, const in
 plait_status plait_pass_mtp(plait_pass *pass, plait_kv_group *group, const int32_t *ids,
                             const float *states);
 
+/* What plait_pass_mtp writes to the cache, alone: a layer's KV does not depend on its attention. */
+plait_status plait_pass_mtp_write(plait_pass *pass, plait_kv_group *group, const int32_t *ids,
+                                  const float *states);
+
 /* Logits of n states [n][hidden] into pass->logits, n <= max_logit_rows. */
 plait_status plait_pass_logits(plait_pass *pass, const float *states, int32_t n);
 

@@ -94,11 +94,15 @@ static plait_status output_item(plait_pass *p, int32_t slice, int32_t worker)
 /* ---- passes ---------------------------------------------------------------------------------- */
 
 /* The rows' inputs side by side into join, the residual stream into x. */
-static void join_rows(plait_pass *p, const int32_t *ids, const float *states)
+static void join_rows(plait_pass *p, plait_kv_group *group, const int32_t *ids, const float *states)
 {
     const plait_eagle3 *m = p->model->eagle3;
     const int32_t hidden = p->model->config->hidden_size;
     const float *embedding = m->shared->embedding ? m->shared->embedding : p->embedding;
+    p->num_rows = p->eagle3->attend->num_rows;
+    p->eps = m->shared->config.rms_norm_eps;
+    p->layer = &m->layer;
+    p->group = group;
     for (int32_t r = 0; r < p->num_rows; r++) {
         float *row = p->join + (int64_t)r * 2 * hidden;
         const float *state = states + (int64_t)r * hidden;
@@ -116,11 +120,7 @@ plait_status plait_pass_eagle3_run(plait_pass *p, plait_kv_group *group, const i
                                    const float *states)
 {
     const plait_eagle3 *m = p->model->eagle3;
-    p->num_rows = p->eagle3->attend->num_rows;
-    p->eps = m->shared->config.rms_norm_eps;
-    p->layer = &m->layer;
-    p->group = group;
-    join_rows(p, ids, states);
+    join_rows(p, group, ids, states);
     PLAIT_TRY(plait_pass_items(p, 1 + m->num_heads, query_item));
     PLAIT_TRY(plait_attend_step(p->eagle3->attend, group, 0));
     PLAIT_TRY(plait_pass_items(p, p->model->n_slices, output_item));
@@ -129,6 +129,13 @@ plait_status plait_pass_eagle3_run(plait_pass *p, plait_kv_group *group, const i
     memcpy(p->hidden, p->x,
            (size_t)p->num_rows * (size_t)p->model->config->hidden_size * sizeof(float));
     return PLAIT_OK;
+}
+
+plait_status plait_pass_eagle3_write(plait_pass *p, plait_kv_group *group, const int32_t *ids,
+                                     const float *states)
+{
+    join_rows(p, group, ids, states);
+    return write_kv(p, 0);
 }
 
 plait_status plait_pass_eagle3_logits(plait_pass *p, const float *states, int32_t n)

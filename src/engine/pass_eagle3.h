@@ -37,6 +37,10 @@ plait_status plait_pass_eagle3_fuse(plait_pass *pass);
 plait_status plait_pass_eagle3_run(plait_pass *pass, plait_kv_group *group, const int32_t *ids,
                                    const float *states);
 
+/* What plait_pass_eagle3_run writes to the cache, alone. */
+plait_status plait_pass_eagle3_write(plait_pass *pass, plait_kv_group *group, const int32_t *ids,
+                                     const float *states);
+
 /* Logits of n <= max_logit_rows such states into pass->logits, -inf at ids that the head has not.
  */
 plait_status plait_pass_eagle3_logits(plait_pass *pass, const float *states, int32_t n);
