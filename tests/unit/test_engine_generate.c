@@ -39,13 +39,16 @@ static void settings_give_the_tokens_of_plain_decoding_f32(void **state)
     matrix_close(&m);
 }
 
+/* EAGLE-3 in bf16 runs in the long test: its drafts change which tokens are verified together, not
+   how a token is computed. */
 static void settings_give_the_tokens_of_plain_decoding_bf16(void **state)
 {
     (void)state;
     matrix m;
     matrix_open(&m, PLAIT_BF16, 4, 48);
     for (size_t i = 0; i < sizeof pairwise / sizeof *pairwise; i++)
-        matrix_check(&m, &pairwise[i]);
+        if (pairwise[i].draft != PLAIT_DRAFT_EAGLE3)
+            matrix_check(&m, &pairwise[i]);
     print_message("# bf16: %lld of %lld tokens taken otherwise\n", (long long)m.other,
                   (long long)m.tokens);
     assert_true((double)m.other < 0.02 * (double)m.tokens);
