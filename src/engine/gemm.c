@@ -14,7 +14,7 @@
 extern void omp_set_num_threads(int n);
 
 enum {
-    MAX_BUCKETS = 16,
+    MAX_BUCKETS = 32,
     LAYOUT_BUCKET = 16,
     OPEN_BYTES = 16 << 20, /* more than any one primitive needs, for several ranks */
     RUN_BYTES = 4 << 20
@@ -129,6 +129,17 @@ static plait_status choose_bf16(plait_gemm_set *set)
     return status == PLAIT_E_UNSUPPORTED ? PLAIT_OK : status;
 }
 
+/* 1, 2, 3, 4, 6, 8, 12, 16, ...: at most a third of what is computed is dropped. */
+static void list_buckets(plait_gemm_set *set)
+{
+    int32_t last = 0;
+    for (int32_t m = 1; last < set->max_m && set->n_buckets < MAX_BUCKETS; m *= 2) {
+        set->buckets[set->n_buckets++] = last = m;
+        if (m > 1 && last < set->max_m && set->n_buckets < MAX_BUCKETS)
+            set->buckets[set->n_buckets++] = last = m / 2 * 3;
+    }
+}
+
 plait_status plait_gemm_set_open(int32_t n_workers, int32_t max_m, plait_gemm_set **out)
 {
     *out = NULL;
@@ -139,11 +150,7 @@ plait_status plait_gemm_set_open(int32_t n_workers, int32_t max_m, plait_gemm_se
     set->workers = calloc((size_t)n_workers, sizeof *set->workers);
     set->n_workers = n_workers;
     set->max_m = max_m;
-    for (int32_t m = 1; set->n_buckets < MAX_BUCKETS; m *= 2) {
-        set->buckets[set->n_buckets++] = m;
-        if (m >= max_m)
-            break;
-    }
+    list_buckets(set);
     plait_status status = set->workers ? PLAIT_OK : plait_fail(PLAIT_E_NOMEM, "no memory");
     if (status == PLAIT_OK)
         status = check_memory(OPEN_BYTES);
@@ -396,8 +403,7 @@ static void *pack_rows(const plait_gemm *g, void *scratch, int32_t m, int32_t bu
             for (int64_t j = 0; j < k; j++)
                 to[j] = round_to_bf16(from[j]);
         else
-            for (int64_t j = 0; j < k; j++)
-                to_bf16[j] = plait_bf16_from_f32(from[j]);
+            plait_bf16_from_f32_row(to_bf16, from, k);
     }
     return scratch;
 }

@@ -211,7 +211,10 @@ void plait_kv_write(const plait_kv_group *g, int32_t layer, int64_t slot, const 
         return;
     }
     uint16_t *half = (uint16_t *)(void *)to;
+    if (g->dtype == PLAIT_BF16) {
+        plait_bf16_from_f32_row(half, values, g->width);
+        return;
+    }
     for (int32_t i = 0; i < g->width; i++)
-        half[i] =
-            g->dtype == PLAIT_F16 ? plait_f16_from_f32(values[i]) : plait_bf16_from_f32(values[i]);
+        half[i] = plait_f16_from_f32(values[i]);
 }

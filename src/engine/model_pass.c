@@ -91,8 +91,7 @@ void plait_pass_put_query(const plait_attend *a, int64_t at, const float *values
         memcpy((float *)a->q + at, values, (size_t)n * sizeof(float));
         return;
     }
-    for (int32_t i = 0; i < n; i++)
-        ((uint16_t *)a->q)[at + i] = plait_bf16_from_f32(values[i]);
+    plait_bf16_from_f32_row((uint16_t *)a->q + at, values, n);
 }
 
 /* A slice of the low-rank state that the queries are made of. */
