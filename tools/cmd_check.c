@@ -10,22 +10,23 @@
 
 static int any_kernel(const char *pattern)
 {
-    for (int32_t i = 0; i < plait_kernel_count(); i++)
-        if (plait_kernel_match(plait_kernel_get(i)->name, pattern))
+    plait_check_item item;
+    for (int32_t i = 0; plait_check_item_get(i, &item); i++)
+        if (plait_kernel_match(item.name, pattern))
             return 1;
     return 0;
 }
 
 static void list(const char *pattern, plait_cpu_features features)
 {
-    for (int32_t i = 0; i < plait_kernel_count(); i++) {
-        const plait_kernel *kernel = plait_kernel_get(i);
-        if (!plait_kernel_match(kernel->name, pattern))
+    plait_check_item item;
+    for (int32_t i = 0; plait_check_item_get(i, &item); i++) {
+        if (!plait_kernel_match(item.name, pattern))
             continue;
-        if (kernel->needs & ~features)
-            printf("%-20s not with these CPU features\n", kernel->name);
+        if (item.needs & ~features)
+            printf("%-20s not with these CPU features\n", item.name);
         else
-            printf("%s\n", kernel->name);
+            printf("%s\n", item.name);
     }
 }
 
@@ -35,15 +36,15 @@ static void list_json(const char *pattern, plait_cpu_features features)
     plait_emit_open(&j, '{');
     plait_emit_key(&j, "kernels");
     plait_emit_open(&j, '[');
-    for (int32_t i = 0; i < plait_kernel_count(); i++) {
-        const plait_kernel *kernel = plait_kernel_get(i);
-        if (!plait_kernel_match(kernel->name, pattern))
+    plait_check_item item;
+    for (int32_t i = 0; plait_check_item_get(i, &item); i++) {
+        if (!plait_kernel_match(item.name, pattern))
             continue;
         plait_emit_open(&j, '{');
         plait_emit_key(&j, "name");
-        plait_emit_text(&j, kernel->name);
+        plait_emit_text(&j, item.name);
         plait_emit_key(&j, "runs");
-        plait_emit_bool(&j, !(kernel->needs & ~features));
+        plait_emit_bool(&j, !(item.needs & ~features));
         plait_emit_close(&j, '}');
     }
     plait_emit_close(&j, ']');
@@ -88,16 +89,16 @@ static int check(const char *pattern, plait_cpu_features features, uint64_t seed
         plait_emit_key(&j, "kernels");
         plait_emit_open(&j, '[');
     }
-    for (int32_t i = 0; i < plait_kernel_count(); i++) {
-        const plait_kernel *kernel = plait_kernel_get(i);
-        if (!plait_kernel_match(kernel->name, pattern))
+    plait_check_item item;
+    for (int32_t i = 0; plait_check_item_get(i, &item); i++) {
+        if (!plait_kernel_match(item.name, pattern))
             continue;
-        plait_check_counts n = plait_check_kernel(kernel, features, seed, cases, stderr);
+        plait_check_counts n = plait_check_run(&item, features, seed, cases, stderr);
         all.passed += n.passed;
         all.failed += n.failed;
         all.skipped += n.skipped;
         all.worst = fmax(all.worst, n.worst);
-        tell(as_json ? &j : NULL, kernel->name, n);
+        tell(as_json ? &j : NULL, item.name, n);
     }
     if (as_json) {
         plait_emit_close(&j, ']');

@@ -13,6 +13,7 @@
 #include <plait/threads.h>
 #include <plait/version.h>
 
+#include "kernel/routine.h"
 #include "tools/json.h"
 #include "tools/options.h"
 #include "tools/tools.h"
@@ -122,6 +123,12 @@ static int runs_here(const plait_kernel *k)
     return !(k->needs & ~plait_cpu_detect());
 }
 
+/* The ops beside attention are for CPUs. */
+static int routine_runs_here(const plait_routine *r)
+{
+    return !(r->needs & ~plait_cpu_detect());
+}
+
 static const char *needs_of(const plait_kernel *k, char *text, size_t n)
 {
     if (k->device == PLAIT_DEVICE_CUDA)
@@ -136,6 +143,12 @@ static void text_kernels(void)
         const plait_kernel *k = plait_kernel_get(i);
         printf("kernel    %-22s %s, needs %s%s\n", k->name, op_name(k->op),
                needs_of(k, names, sizeof names), runs_here(k) ? "" : ", which this machine lacks");
+    }
+    for (int32_t i = 0; plait_routine_get(i); i++) {
+        const plait_routine *r = plait_routine_get(i);
+        printf("kernel    %-22s %s, needs %s%s\n", r->name, plait_routine_op_name(r->op),
+               plait_cpu_names(r->needs, names, sizeof names),
+               routine_runs_here(r) ? "" : ", which this machine lacks");
     }
 }
 
@@ -186,6 +199,21 @@ static void json_gpus(plait_emit *j)
     plait_emit_close(j, ']');
 }
 
+static void json_kernel(plait_emit *j, const char *name, const char *op, const char *needs,
+                        int runs)
+{
+    plait_emit_open(j, '{');
+    plait_emit_key(j, "name");
+    plait_emit_text(j, name);
+    plait_emit_key(j, "op");
+    plait_emit_text(j, op);
+    plait_emit_key(j, "needs");
+    plait_emit_text(j, needs);
+    plait_emit_key(j, "runs_here");
+    plait_emit_bool(j, runs);
+    plait_emit_close(j, '}');
+}
+
 static void json_kernels(plait_emit *j)
 {
     char names[128];
@@ -193,16 +221,13 @@ static void json_kernels(plait_emit *j)
     plait_emit_open(j, '[');
     for (int32_t i = 0; i < plait_kernel_count(); i++) {
         const plait_kernel *k = plait_kernel_get(i);
-        plait_emit_open(j, '{');
-        plait_emit_key(j, "name");
-        plait_emit_text(j, k->name);
-        plait_emit_key(j, "op");
-        plait_emit_text(j, k->op == PLAIT_OP_MLA ? "mla" : "gqa");
-        plait_emit_key(j, "needs");
-        plait_emit_text(j, needs_of(k, names, sizeof names));
-        plait_emit_key(j, "runs_here");
-        plait_emit_bool(j, runs_here(k));
-        plait_emit_close(j, '}');
+        json_kernel(j, k->name, k->op == PLAIT_OP_MLA ? "mla" : "gqa",
+                    needs_of(k, names, sizeof names), runs_here(k));
+    }
+    for (int32_t i = 0; plait_routine_get(i); i++) {
+        const plait_routine *r = plait_routine_get(i);
+        json_kernel(j, r->name, plait_routine_op_name(r->op),
+                    plait_cpu_names(r->needs, names, sizeof names), routine_runs_here(r));
     }
     plait_emit_close(j, ']');
 }

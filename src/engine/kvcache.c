@@ -5,7 +5,8 @@
 #include <assert.h>
 #include <string.h>
 
-#include "core/convert.h"
+#include <plait/kv.h>
+
 #include "core/status.h"
 
 static size_t token_bytes(const plait_kv_group *g)
@@ -201,20 +202,20 @@ unsigned char *plait_kv_layer(const plait_kv_group *g, int32_t layer)
     return g->pool + (size_t)layer * (size_t)g->num_pages * (size_t)g->page_size * token_bytes(g);
 }
 
-void plait_kv_write(const plait_kv_group *g, int32_t layer, int64_t slot, const float *values)
+plait_status plait_kv_write(const plait_kv_group *g, int32_t layer, const int64_t *slot,
+                            const float *values, int32_t n)
 {
-    if (slot < 0)
-        return;
-    unsigned char *to = plait_kv_layer(g, layer) + (size_t)slot * token_bytes(g);
-    if (g->dtype == PLAIT_F32) {
-        memcpy(to, values, token_bytes(g));
-        return;
-    }
-    uint16_t *half = (uint16_t *)(void *)to;
-    if (g->dtype == PLAIT_BF16) {
-        plait_bf16_from_f32_row(half, values, g->width);
-        return;
-    }
-    for (int32_t i = 0; i < g->width; i++)
-        half[i] = plait_f16_from_f32(values[i]);
+    plait_kv_append_args args = PLAIT_KV_APPEND_ARGS_INIT;
+    args.num_rows = n;
+    args.d_qk = g->width;
+    args.page_size = g->page_size;
+    args.num_pages = g->num_pages;
+    args.slot = slot;
+    args.k = values;
+    args.k_row_stride = g->width;
+    args.k_cache = plait_kv_layer(g, layer);
+    args.kv_dtype = g->dtype;
+    args.k_token_stride = g->width;
+    args.k_page_stride = (int64_t)g->page_size * g->width;
+    return plait_kv_append(&args);
 }

@@ -110,8 +110,9 @@ int64_t plait_kv_used_bytes(const plait_kv_group *group);
 /* First byte of a layer's pages. */
 unsigned char *plait_kv_layer(const plait_kv_group *group, int32_t layer);
 
-/* Writes one token's values to `slot` of a layer; -1 writes nothing (another rank holds it). */
-void plait_kv_write(const plait_kv_group *group, int32_t layer, int64_t slot, const float *values);
+/* Writes the values of n tokens [n][width] to their slots of a layer; -1: another rank holds it. */
+plait_status plait_kv_write(const plait_kv_group *group, int32_t layer, const int64_t *slot,
+                            const float *values, int32_t n);
 
 /* ---- kvcache_prefix.c ------------------------------------------------------------------------ */
 

@@ -80,9 +80,8 @@ static plait_status write_latents(plait_pass *p, int32_t worker)
         float *row = p->latent + (int64_t)r * width;
         plait_pass_rms_norm(row, p->layer->kv_norm, c->kv_lora_rank, c->rms_norm_eps, row);
         plait_rope_apply(p->rope, p->attend->view->position[r], row + c->kv_lora_rank);
-        plait_kv_write(p->group, p->layer_index, p->attend->view->slot[r], row);
     }
-    return PLAIT_OK;
+    return plait_kv_write(p->group, p->layer_index, p->attend->view->slot, p->latent, p->num_rows);
 }
 
 void plait_pass_put_query(const plait_attend *a, int64_t at, const float *values, int32_t n)

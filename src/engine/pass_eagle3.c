@@ -57,9 +57,8 @@ static plait_status write_kv(plait_pass *p, int32_t worker)
         float *row = kv + (int64_t)r * 2 * half;
         for (int32_t h = 0; h < m->num_kv_heads; h++)
             plait_rope_apply(p->eagle3->rope, view->position[r], row + h * d);
-        plait_kv_write(p->group, 0, view->slot[r], row);
     }
-    return PLAIT_OK;
+    return plait_kv_write(p->group, 0, view->slot, kv, p->num_rows);
 }
 
 static plait_status query_item(plait_pass *p, int32_t item, int32_t worker)

@@ -12,8 +12,6 @@ static const plait_kernel *const table[] = {
 #define KERNEL(name)     &plait_kernel_##name,
 #define KERNEL_X86(name) PLAIT_X86(KERNEL(name))
 #include "kernel/kernels.def"
-#undef KERNEL
-#undef KERNEL_X86
 };
 
 enum { n_kernels = sizeof table / sizeof table[0] };

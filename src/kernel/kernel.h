@@ -21,8 +21,6 @@
 #define KERNEL(name)     extern const plait_kernel plait_kernel_##name;
 #define KERNEL_X86(name) PLAIT_X86(KERNEL(name))
 #include "kernel/kernels.def"
-#undef KERNEL
-#undef KERNEL_X86
 
 /* Work items of the call: the schedule's, or one for each sequence. */
 int32_t plait_attn_items(const plait_attn_args *args);

@@ -1,45 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Merge of partial states. plait_merge is the one routine; the others arrange its arguments. */
+/* Merge of partial states. plait_merge_with is the one routine; the others arrange its
+   arguments. */
 #include <plait/merge.h>
 
 #include <math.h>
-#include <string.h>
-
-#include "core/convert.h"
 #include "core/status.h"
-
-enum { chunk = 64 }; /* values of d_v whose sums are held at a time */
-
-/* Reads n values of a state's payload from element `offset` on. */
-static void load(float *dst, const plait_partial *part, int64_t offset, int32_t n)
-{
-    if (part->dtype == PLAIT_F32) {
-        memcpy(dst, (const float *)part->out + offset, sizeof(float) * (size_t)n);
-        return;
-    }
-    const uint16_t *src = (const uint16_t *)part->out + offset;
-    if (part->dtype == PLAIT_BF16)
-        for (int32_t i = 0; i < n; i++)
-            dst[i] = plait_bf16_to_f32(src[i]);
-    else
-        for (int32_t i = 0; i < n; i++)
-            dst[i] = plait_f16_to_f32(src[i]);
-}
-
-static void store(const plait_merged *dst, int64_t offset, const float *src, int32_t n)
-{
-    if (dst->dtype == PLAIT_F32) {
-        memcpy((float *)dst->out + offset, src, sizeof(float) * (size_t)n);
-        return;
-    }
-    uint16_t *out = (uint16_t *)dst->out + offset;
-    if (dst->dtype == PLAIT_BF16)
-        for (int32_t i = 0; i < n; i++)
-            out[i] = plait_bf16_from_f32(src[i]);
-    else
-        for (int32_t i = 0; i < n; i++)
-            out[i] = plait_f16_from_f32(src[i]);
-}
+#include "kernel/convert_ref.h"
+#include "kernel/routine.h"
 
 /* Turns lses of one row-head into weights, in place, and returns the merged lse. */
 static float weigh(float *lse, int32_t n, uint32_t flags)
@@ -63,39 +30,25 @@ static float weigh(float *lse, int32_t n, uint32_t flags)
     return top + logf(sum);
 }
 
-/* Sum of the weighted payloads of one row-head. It starts from the first term rather than from 0,
-   so that a single non-empty state keeps its bits, -0 included. */
-static void sum_payloads(const plait_partial *parts, const float *weight, int32_t n, int64_t row,
-                         int64_t head, int32_t d_v, const plait_merged *dst)
+/* The states of one row and head that have a weight and a payload. */
+static void choose(const plait_partial *parts, const float *weight, int32_t n, int64_t row,
+                   int64_t head, plait_merge_terms *t)
 {
-    float x[chunk] = {0};
-    for (int32_t d = 0; d < d_v; d += chunk) {
-        float acc[chunk] = {0};
-        int32_t len = d_v - d < chunk ? d_v - d : chunk, terms = 0;
-        for (int32_t i = 0; i < n; i++) {
-            if (weight[i] == 0 || !parts[i].out)
-                continue;
-            load(x, &parts[i], row * parts[i].row_stride + head * parts[i].head_stride + d, len);
-            /* Always a whole chunk, since a fixed count is what compilers turn into vectors. */
-            if (terms++ == 0)
-                for (int32_t j = 0; j < chunk; j++)
-                    acc[j] = weight[i] * x[j];
-            else
-                for (int32_t j = 0; j < chunk; j++)
-                    acc[j] += weight[i] * x[j];
-        }
-        store(dst, row * dst->row_stride + head * dst->head_stride + d, acc, len);
+    t->n = 0;
+    for (int32_t i = 0; i < n; i++) {
+        if (weight[i] == 0 || !parts[i].out)
+            continue;
+        const int64_t at = row * parts[i].row_stride + head * parts[i].head_stride;
+        t->out[t->n] = (const char *)parts[i].out + at * (int64_t)plait_dtype_bytes(parts[i].dtype);
+        t->dtype[t->n] = parts[i].dtype;
+        t->weight[t->n++] = weight[i];
     }
 }
 
-static void fill_nan(const plait_merged *dst, int64_t row, int64_t head, int32_t d_v)
+static void fill_nan(void *to, plait_dtype dtype, int32_t d_v)
 {
-    float x[chunk];
-    for (int32_t j = 0; j < chunk; j++)
-        x[j] = NAN;
-    for (int32_t d = 0; d < d_v; d += chunk)
-        store(dst, row * dst->row_stride + head * dst->head_stride + d, x,
-              d_v - d < chunk ? d_v - d : chunk);
+    for (int32_t d = 0; d < d_v; d++)
+        plait_value_put(to, dtype, d, NAN);
 }
 
 static int mergeable(plait_dtype dtype)
@@ -119,25 +72,38 @@ static plait_status check(const plait_partial *parts, int32_t n, int32_t rows, i
     return PLAIT_OK;
 }
 
-plait_status plait_merge(const plait_partial *parts, int32_t n, int32_t rows, int32_t heads,
-                         int32_t d_v, uint32_t flags, const plait_merged *dst)
+plait_status plait_merge_with(const plait_routine *routine, const plait_partial *parts, int32_t n,
+                              int32_t rows, int32_t heads, int32_t d_v, uint32_t flags,
+                              const plait_merged *dst)
 {
     PLAIT_TRY(check(parts, n, rows, heads, d_v, dst));
     float weight[PLAIT_MERGE_MAX];
+    plait_merge_terms terms;
+    const int64_t bytes = (int64_t)plait_dtype_bytes(dst->dtype);
     for (int64_t row = 0; row < rows; row++)
         for (int64_t head = 0; head < heads; head++) {
             for (int32_t i = 0; i < n; i++)
                 weight[i] =
                     parts[i].lse[row * parts[i].lse_row_stride + head * parts[i].lse_head_stride];
-            float lse = weigh(weight, n, flags);
-            if (isnan(lse))
-                fill_nan(dst, row, head, d_v);
-            else
-                sum_payloads(parts, weight, n, row, head, d_v, dst);
+            const float lse = weigh(weight, n, flags);
+            void *to = (char *)dst->out + (row * dst->row_stride + head * dst->head_stride) * bytes;
+            if (isnan(lse)) {
+                fill_nan(to, dst->dtype, d_v);
+            } else {
+                choose(parts, weight, n, row, head, &terms);
+                routine->merge(&terms, d_v, to, dst->dtype);
+            }
             if (dst->lse)
                 dst->lse[row * dst->lse_row_stride + head * dst->lse_head_stride] = lse;
         }
     return PLAIT_OK;
+}
+
+plait_status plait_merge(const plait_partial *parts, int32_t n, int32_t rows, int32_t heads,
+                         int32_t d_v, uint32_t flags, const plait_merged *dst)
+{
+    return plait_merge_with(plait_routine_best(PLAIT_ROUTINE_MERGE), parts, n, rows, heads, d_v,
+                            flags, dst);
 }
 
 plait_status plait_merge_pair(const plait_partial *a, const plait_partial *b, int32_t rows,

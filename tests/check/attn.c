@@ -7,22 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/convert.h"
 #include "tests/check/check.h"
-
-static double get(const void *base, plait_dtype dtype, int64_t offset)
-{
-    switch (dtype) {
-    case PLAIT_F32:
-        return ((const float *)base)[offset];
-    case PLAIT_BF16:
-        return plait_bf16_to_f32(((const uint16_t *)base)[offset]);
-    case PLAIT_F16:
-        return plait_f16_to_f32(((const uint16_t *)base)[offset]);
-    default:
-        return plait_e4m3_to_f32(((const uint8_t *)base)[offset]);
-    }
-}
 
 /* Error beyond `round` as a share of the tolerance; equal infinities and NaN for NaN are no error.
  */
@@ -58,11 +43,11 @@ static double compare_head(plait_attn_case *c, int32_t row, int32_t head, const 
     double worst = 0;
     int empty = e->lse == -INFINITY;
     if (a->lse || a->lse_bases) {
-        worst = share(get(lse, PLAIT_F32, at_lse), e->lse, e->lse_slack, 0);
+        worst = share(plait_value_at(lse, PLAIT_F32, at_lse), e->lse, e->lse_slack, 0);
         memset(lse + at_lse * 4, fill, 4);
     }
     for (int32_t d = 0; d < a->d_v; d++) {
-        double got = get(out, a->out_dtype, at + d);
+        double got = plait_value_at(out, a->out_dtype, at + d);
         double ratio =
             empty ? (got == 0 && !signbit(got) ? 0 : INFINITY)
                   : share(got, clamp(a->out_dtype, e->out[d]), e->out_slack[d], e->out_round[d]);
@@ -92,11 +77,14 @@ static double compare(plait_attn_case *c, int fill)
 /* 1 if every byte of the outputs is `fill` again. */
 static int nothing_else_written(const plait_attn_case *c, int fill)
 {
-    for (int i = PLAIT_BUF_OUT; i <= PLAIT_BUF_LSE2; i++)
+    for (int i = PLAIT_BUF_OUT; i <= PLAIT_BUF_LSE2; i++) {
         for (size_t j = 0; j < c->buf[i].bytes; j++)
             if (c->buf[i].data[j] != fill)
                 return 0;
-    return 1;
+        if (!plait_guard_clean(&c->buf[i], 0x99))
+            return 0;
+    }
+    return plait_guard_clean(&c->buf[PLAIT_BUF_WORKSPACE], 0xff);
 }
 
 /* An executor of n workers, one after the other, last first: no worker may wait for another. */

@@ -4,7 +4,8 @@
  *
  * Every row of kernels.def runs every case, whether dispatch would pick it or not. A case is one
  * shape with its data (attn_case.c), in buffers between guard pages (guard.c), run (attn.c) and
- * compared with a direct softmax in double over the logical values (oracle.c).
+ * compared with a direct softmax in double over the logical values (oracle.c). merge.c and rows.c
+ * do the same for the ops beside attention; items.c lists all rows.
  */
 #ifndef PLAIT_TESTS_CHECK_H
 #define PLAIT_TESTS_CHECK_H
@@ -14,6 +15,8 @@
 
 #include <plait/attn.h>
 #include <plait/cuda.h>
+
+#include "kernel/routine.h"
 
 /* ---- guarded buffers ------------------------------------------------------------------------ */
 
@@ -30,6 +33,9 @@ typedef struct plait_guard {
 int plait_guard_open(plait_guard *g, size_t bytes, size_t align, int at_end, int fill);
 void plait_guard_read_only(plait_guard *g);
 void plait_guard_close(plait_guard *g);
+
+/* 1 if what lies between the data and the pages around still is `fill`. */
+int plait_guard_clean(const plait_guard *g, int fill);
 
 /* Calls fn(arg); returns its result, or -1000 - signal if it died of SIGSEGV, SIGBUS, SIGILL or
    SIGFPE. */
@@ -101,6 +107,18 @@ void plait_expect(const plait_attn_case *c, int32_t seq, int32_t row, int32_t he
 const char *plait_check_cuda(plait_cuda *cuda, const plait_kernel *kernel, plait_attn_case *c,
                              int outputs, int workspace);
 
+/* ---- values ---------------------------------------------------------------------------------- */
+
+/* Element `offset` of an array of f32, bf16, f16 or fp8. */
+double plait_value_at(const void *base, plait_dtype dtype, int64_t offset);
+
+/* Half of the distance between the numbers of a type around x. */
+double plait_half_ulp(plait_dtype dtype, double x);
+
+/* The code of f32, bf16, f16 or fp8 that is nearest to x, found by comparing with its neighbours;
+   ties to the even code; what is too large is infinite, or 448 in fp8. */
+uint32_t plait_nearest_code(plait_dtype dtype, float x);
+
 /* ---- the whole check ------------------------------------------------------------------------ */
 
 enum { PLAIT_CHECK_CASES = 160 };
@@ -110,8 +128,30 @@ typedef struct plait_check_counts {
     double worst; /* largest error as a share of its tolerance */
 } plait_check_counts;
 
-/* The first `cases` cases of one kernel; failures are told on `to`. */
+/* A row of kernels.def: one of the two is not NULL. */
+typedef struct plait_check_item {
+    const char *name;
+    plait_cpu_features needs;
+    const plait_kernel *kernel;
+    const plait_routine *routine;
+} plait_check_item;
+
+/* Row i; 0 past the last. */
+int plait_check_item_get(int32_t i, plait_check_item *item);
+
+/* The first `cases` cases of one row; failures are told on `to`. */
+plait_check_counts plait_check_run(const plait_check_item *item, plait_cpu_features features,
+                                   uint64_t seed, int32_t cases, FILE *to);
+
+/* Its parts: attention, and one case of another op: NULL or what is wrong. `text` (200 bytes) says
+   what the case is. */
 plait_check_counts plait_check_kernel(const plait_kernel *kernel, plait_cpu_features features,
                                       uint64_t seed, int32_t cases, FILE *to);
+const char *plait_check_merge(const plait_routine *routine, plait_random *r, int32_t number,
+                              double *worst, char *text);
+const char *plait_check_append(const plait_routine *routine, plait_random *r, int32_t number,
+                               char *text);
+const char *plait_check_gather(const plait_routine *routine, plait_random *r, int32_t number,
+                               char *text);
 
 #endif

@@ -42,6 +42,17 @@ void plait_guard_close(plait_guard *g)
     memset(g, 0, sizeof *g);
 }
 
+int plait_guard_clean(const plait_guard *g, int fill)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    const unsigned char *first = (const unsigned char *)g->map + page;
+    const unsigned char *end = (const unsigned char *)g->map + g->map_bytes - page;
+    for (const unsigned char *p = first; g->map && p < end; p++)
+        if ((p < g->data || p >= g->data + g->bytes) && *p != fill)
+            return 0;
+    return 1;
+}
+
 static sigjmp_buf back;
 
 static void on_signal(int number)

@@ -51,23 +51,6 @@ static double weight_unit(const plait_attn_args *a)
     return (bf16 >> a->q_dtype & 1u) && (bf16 >> a->kv_dtype & 1u) ? 0x1p-8 : 0;
 }
 
-/* Half of the distance between the numbers of a type around x. */
-static double half_ulp(plait_dtype dtype, double x)
-{
-    static const struct {
-        int digits, least; /* of the mantissa; exponent of the smallest step */
-    } type[] = {[PLAIT_F32] = {24, -149},
-                [PLAIT_BF16] = {8, -133},
-                [PLAIT_F16] = {11, -24},
-                [PLAIT_FP8_E4M3] = {4, -9}};
-    int e = 0;
-    if (!(fabs(x) <= 0x1p200))
-        return 0;
-    frexp(x, &e);
-    int step = e - type[dtype].digits;
-    return ldexp(0.5, step > type[dtype].least ? step : type[dtype].least);
-}
-
 /* A row and head: its query, its KV head and the keys that it sees. */
 struct line {
     const plait_attn_case *c;
@@ -152,7 +135,7 @@ static void values(const struct line *l, double off, plait_expected *e)
                            (a->device >= 0 || worst < likely ? worst : likely);
         if (a->device >= 0)
             e->out_slack[d] += truncated * spread[d];
-        e->out_round[d] = half_ulp(a->out_dtype, size + e->out_slack[d]);
+        e->out_round[d] = plait_half_ulp(a->out_dtype, size + e->out_slack[d]);
     }
 }
 

@@ -16,13 +16,13 @@ int main(int argc, char **argv)
 {
     static const int32_t cases[] = {12, 48, PLAIT_CHECK_CASES}; /* most faults show early */
     plait_check_counts n = {0, 0, 0, 0};
+    plait_check_item item;
     int64_t passed = 0;
     for (int step = 0; step < 3 && argc == 2; step++)
-        for (int32_t i = 0; i < plait_kernel_count(); i++) {
-            const plait_kernel *kernel = plait_kernel_get(i);
-            if (!plait_kernel_match(kernel->name, argv[1]))
+        for (int32_t i = 0; plait_check_item_get(i, &item); i++) {
+            if (!plait_kernel_match(item.name, argv[1]))
                 continue;
-            n = plait_check_kernel(kernel, plait_cpu_detect(), 0, cases[step], stdout);
+            n = plait_check_run(&item, plait_cpu_detect(), 0, cases[step], stdout);
             passed += n.passed;
             if (n.failed)
                 return 1;
