@@ -12,6 +12,9 @@
  *
  *     0.41 u sqrt(n/3 S^2 + n/6 Q)        and 0.41 u sqrt(Q) more if products are rounded first.
  *
+ * Terms that are equal, or differ by less than the rounding of their sum does, are rounded alike
+ * at every step, so that errors add up: to at most u |S| n/2 in one order, and u |S| for products.
+ *
  * `deviations` = 6 of these are allowed (2.5 u in all): a few million values are compared, and
  * chance exceeds 6 deviations once in 5e8. Kernels that sum in blocks stay far below.
  *
@@ -23,7 +26,9 @@
  *           n products; 6 u |out| for divisor, scales and merges; 4 u sum w |v| for rescaling when
  *           the top is raised; weights below 2^-110 may be anything below; half an ulp of out's
  *           type. Where q and the cache are in types that bf16 holds, the weights may be rounded to
- *           bf16 for the product: 2^-8 of each, independently, never more than 2^-8 sum w |v|.
+ *           bf16 for the product: 2^-8 of each. What these roundings have in common (all of it,
+ *           where scores are equal) changes out by at most 2^-8 |out|; the rest is independent; the
+ *           whole is never more than 2^-8 sum w |v|.
  *
  * Tensor cores of devices do not round sums but truncate them: each of 36 partial sums by 2^-22 of
  * the largest term, so a score may be off by 2^-17 sum |q k|, a value by 2^-17 sum w |v|. They
@@ -39,6 +44,9 @@ static const double unit = 0x1p-24, deviations = 6 * 0.41, truncated = 0x1p-17;
 /* What the sum of n terms may lose. */
 static double sum_slack(double n, double sum, double squares)
 {
+    const double spread = n * squares - sum * sum; /* n^2 times the variance of the terms */
+    if (spread <= n * n * unit * unit * sum * sum)
+        return unit * fabs(sum) * (n / 2 + 1);
     return deviations * unit * sqrt(n / 3 * sum * sum + (n / 6 + 1) * squares);
 }
 
@@ -95,19 +103,21 @@ static void score(struct line *l, int32_t i)
 /* Turns scores into weights; returns the lse and adds up what the sum of weights may be off by. */
 static double weigh(struct line *l, double *off)
 {
-    double top = -INFINITY, sum = 0;
+    double top = -INFINITY, sum = 0, squares = 0;
     for (int32_t i = 0; i < l->n; i++)
         top = fmax(top, l->weight[i]);
     for (int32_t i = 0; i < l->n; i++)
         sum += exp(l->weight[i] - top);
     double lse = top + log(sum);
-    *off = sum_slack(l->n, 1, 0);
+    *off = 0;
     for (int32_t i = 0; i < l->n; i++) {
         l->weight[i] = exp(l->weight[i] - lse);
+        squares += l->weight[i] * l->weight[i];
         l->slack[i] += unit * (3 * fabs(lse) + 4);
         if (l->weight[i] != 0)
             *off += l->weight[i] * l->slack[i];
     }
+    *off += sum_slack(l->n, 1, squares);
     return lse;
 }
 
@@ -129,7 +139,8 @@ static void values(const struct line *l, double off, plait_expected *e)
     }
     for (int32_t d = 0; d < a->d_v; d++) {
         double size = fabs(e->out[d]);
-        double worst = weight_u * spread[d], likely = deviations * weight_u * sqrt(squares[d]);
+        double worst = weight_u * spread[d];
+        double likely = weight_u * (size + deviations * sqrt(squares[d]));
         e->out_slack[d] += (off + 6 * unit) * size + sum_slack(l->n, size, squares[d]) +
                            4 * unit * spread[d] + 0x1p-110 * largest[d] +
                            (a->device >= 0 || worst < likely ? worst : likely);
