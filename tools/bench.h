@@ -9,7 +9,30 @@
 
 #include <plait/attn.h>
 
+#include "kernel/routine.h"
+
 #define PLAIT_BENCH_PEAKS 4
+#define PLAIT_BENCH_CALLS 2000 /* at most, of one case */
+
+/* Random numbers, and a table of N(0,1) values to draw from. */
+typedef struct plait_bench_source {
+    uint64_t state;
+    float *normal;
+} plait_bench_source;
+
+int plait_bench_source_open(plait_bench_source *source); /* 0: no memory */
+void plait_bench_source_close(plait_bench_source *source);
+uint64_t plait_bench_random(plait_bench_source *source);
+
+/* n N(0,1) values as f32, bf16, f16 or fp8. */
+void plait_bench_fill(plait_bench_source *source, void *to, plait_dtype dtype, size_t n);
+
+/* Memory on huge pages where the system gives them, so that page walks are not what is timed. To be
+   freed with free(). NULL: none. */
+void *plait_bench_reserve(size_t bytes);
+
+/* Bytes of a working set that no cache holds. */
+size_t plait_bench_cold_bytes(void);
 
 /* What the machine can do with n threads, measured in this run. */
 typedef struct plait_bench_machine {
@@ -50,6 +73,12 @@ typedef struct plait_bench_result {
 plait_status plait_bench_attn(const plait_bench_shape *shape, const plait_executor *executor,
                               plait_cpu_features features, const char *pattern,
                               plait_bench_machine *m, plait_bench_result *out);
+
+/* Times merge (dcp float32 states of rows x heads x d_v) or append (rows of MLA in bf16) with the
+   first variant that matches; rows are batch * q_len. The rest as above. */
+plait_status plait_bench_rows(plait_routine_op op, const plait_bench_shape *shape,
+                              const plait_executor *executor, plait_cpu_features features,
+                              const char *pattern, plait_bench_machine *m, plait_bench_result *out);
 
 double plait_bench_now(void); /* seconds */
 

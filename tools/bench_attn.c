@@ -2,17 +2,13 @@
 /* Times attention for `plait bench`. */
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include <plait/plan.h>
 
-#include "core/convert.h"
 #include "core/status.h"
 #include "tools/bench.h"
 
-enum { n_normal = 1 << 16, max_calls = 2000, huge_page = 2 << 20 };
+enum { max_calls = PLAIT_BENCH_CALLS };
 
 struct bench {
     const plait_bench_shape *shape;
@@ -25,69 +21,8 @@ struct bench {
     void *k, *v, *q, *out, *workspace;
     float *lse;
     int32_t *tables; /* [copies][batch][pages] */
-    float *normal;
-    uint64_t random;
+    plait_bench_source source;
 };
-
-static uint64_t next(struct bench *b)
-{
-    b->random ^= b->random << 13;
-    b->random ^= b->random >> 7;
-    b->random ^= b->random << 17;
-    return b->random;
-}
-
-/* N(0,1) values of a table that Box and Muller's formula fills. */
-static void make_normal(struct bench *b)
-{
-    for (int32_t i = 0; i < n_normal; i += 2) {
-        double r = sqrt(-2 * log(((double)(next(b) >> 11) + 1) * 0x1p-53));
-        double angle = 2 * 3.14159265358979 * ((double)(next(b) >> 11) * 0x1p-53);
-        b->normal[i] = (float)(r * cos(angle));
-        b->normal[i + 1] = (float)(r * sin(angle));
-    }
-}
-
-static void draw(struct bench *b, void *to, plait_dtype dtype, size_t n)
-{
-    const size_t bytes = plait_dtype_bytes(dtype);
-    uint64_t bits = 0;
-    for (size_t i = 0; i < n; i++, bits >>= 16) {
-        bits = i % 4 ? bits : next(b);
-        float x = b->normal[bits & (n_normal - 1)];
-        uint32_t code = dtype == PLAIT_F32    ? plait_f32_bits(x)
-                        : dtype == PLAIT_BF16 ? plait_bf16_from_f32(x)
-                        : dtype == PLAIT_F16  ? plait_f16_from_f32(x)
-                                              : plait_e4m3_from_f32(x);
-        memcpy((char *)to + i * bytes, &code, bytes);
-    }
-}
-
-/* Draws up to 4 Mi values and repeats them: distinct addresses make a call cold, not values. */
-static void fill(struct bench *b, void *to, plait_dtype dtype, size_t n)
-{
-    const size_t drawn = n < 4 << 20 ? n : 4 << 20, bytes = plait_dtype_bytes(dtype);
-    draw(b, to, dtype, drawn);
-    for (size_t at = drawn; at < n; at += drawn)
-        memcpy((char *)to + at * bytes, to, (n - at < drawn ? n - at : drawn) * bytes);
-}
-
-/* Memory on huge pages where the system gives them, so that page walks are not what is timed. */
-static void *reserve(size_t bytes)
-{
-    size_t whole = (bytes + huge_page) / huge_page * huge_page;
-    void *p = aligned_alloc(huge_page, whole);
-    if (p)
-        madvise(p, whole, MADV_HUGEPAGE);
-    return p;
-}
-
-static size_t cold_bytes(void)
-{
-    const long l3 = sysconf(_SC_LEVEL3_CACHE_SIZE);
-    const size_t want = l3 > 0 ? 2 * (size_t)l3 : 0, least = 256u << 20, most = 640u << 20;
-    return want < least ? least : want > most ? most : want;
-}
 
 static plait_status no_memory(void)
 {
@@ -109,22 +44,22 @@ static plait_status open_cache(struct bench *b)
     a->v_page_stride = a->v_head_stride * s->kv_heads;
     const size_t pages = (size_t)s->batch * (size_t)b->pages;
     const size_t set = pages * (size_t)a->k_page_stride * bytes;
-    b->copies = (int32_t)((cold_bytes() + set - 1) / set);
+    b->copies = (int32_t)((plait_bench_cold_bytes() + set - 1) / set);
     const size_t all = pages * (size_t)b->copies;
     b->k_bytes = set * (size_t)b->copies;
-    b->k = reserve(b->k_bytes);
+    b->k = plait_bench_reserve(b->k_bytes);
     b->tables = malloc(all * sizeof(int32_t));
     if (!b->k || !b->tables)
         return no_memory();
-    fill(b, b->k, s->kv_dtype, all * (size_t)a->k_page_stride);
+    plait_bench_fill(&b->source, b->k, s->kv_dtype, all * (size_t)a->k_page_stride);
     if (s->op == PLAIT_OP_GQA) {
-        b->v = reserve(all * (size_t)a->v_page_stride * bytes);
+        b->v = plait_bench_reserve(all * (size_t)a->v_page_stride * bytes);
         if (!b->v)
             return no_memory();
-        fill(b, b->v, s->kv_dtype, all * (size_t)a->v_page_stride);
+        plait_bench_fill(&b->source, b->v, s->kv_dtype, all * (size_t)a->v_page_stride);
     }
     for (size_t i = 0; i < all; i++) {
-        size_t j = next(b) % (i + 1);
+        size_t j = plait_bench_random(&b->source) % (i + 1);
         b->tables[i] = b->tables[j];
         b->tables[j] = (int32_t)i;
     }
@@ -171,12 +106,12 @@ static plait_status open_rows(struct bench *b)
     const plait_bench_shape *s = b->shape;
     plait_attn_args *a = &b->args;
     const size_t heads = (size_t)s->batch * (size_t)s->q_len * (size_t)s->heads;
-    b->q = reserve(heads * (size_t)s->d_qk * 4);
-    b->out = reserve(heads * (size_t)s->d_v * 4);
+    b->q = plait_bench_reserve(heads * (size_t)s->d_qk * 4);
+    b->out = plait_bench_reserve(heads * (size_t)s->d_v * 4);
     b->lse = malloc(heads * sizeof(float));
     if (!b->q || !b->out || !b->lse)
         return no_memory();
-    fill(b, b->q, s->q_dtype, heads * (size_t)s->d_qk);
+    plait_bench_fill(&b->source, b->q, s->q_dtype, heads * (size_t)s->d_qk);
     a->q = b->q;
     a->q_dtype = s->q_dtype;
     a->q_head_stride = s->d_qk;
@@ -248,7 +183,7 @@ static plait_status run(struct bench *b, plait_cpu_features features, const char
     if (status != PLAIT_OK)
         return status;
     b->args.workspace_bytes = plait_attn_workspace(b->kernel, &b->args, workers);
-    b->workspace = b->args.workspace = reserve(b->args.workspace_bytes);
+    b->workspace = b->args.workspace = plait_bench_reserve(b->args.workspace_bytes);
     if (!b->workspace)
         return no_memory();
     plait_bench_measure(m, b->executor, features, b->k, b->k_bytes);
@@ -270,16 +205,11 @@ plait_status plait_bench_attn(const plait_bench_shape *shape, const plait_execut
                               plait_bench_machine *m, plait_bench_result *out)
 {
     static const plait_attn_args init = PLAIT_ATTN_ARGS_INIT;
-    struct bench b = {
-        .shape = shape, .executor = executor, .args = init, .random = 88172645463325252u};
+    struct bench b = {.shape = shape, .executor = executor, .args = init};
     int64_t *committed = malloc((size_t)shape->batch * sizeof *committed);
     int32_t *q_len = malloc((size_t)shape->batch * sizeof *q_len);
-    b.normal = malloc(n_normal * sizeof *b.normal);
-    plait_status status = committed && q_len && b.normal ? PLAIT_OK : no_memory();
-    if (status == PLAIT_OK) {
-        make_normal(&b);
-        status = open_cache(&b);
-    }
+    const int good = committed && q_len && plait_bench_source_open(&b.source);
+    plait_status status = good ? open_cache(&b) : no_memory();
     if (status == PLAIT_OK)
         status = open_plan(&b, committed, q_len);
     if (status == PLAIT_OK)
@@ -287,9 +217,9 @@ plait_status plait_bench_attn(const plait_bench_shape *shape, const plait_execut
     if (status == PLAIT_OK)
         status = run(&b, features, pattern, m, out);
     plait_plan_close(&b.plan);
-    void *const owned[] = {b.k,   b.v,      b.q,      b.out,     b.workspace,
-                           b.lse, b.tables, b.normal, committed, q_len};
+    void *const owned[] = {b.k, b.v, b.q, b.out, b.workspace, b.lse, b.tables, committed, q_len};
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++)
         free(owned[i]);
+    plait_bench_source_close(&b.source);
     return status;
 }

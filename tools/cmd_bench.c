@@ -65,6 +65,10 @@ static void print_text(const plait_bench_machine *m, int32_t threads, const plai
            r->arithmetic ? "arithmetic" : "bandwidth");
 }
 
+/* What is timed. Prefill is attention of unabsorbed MLA: 192/128, each head with its own K and V.
+ */
+enum bench_op { MLA, GQA, PREFILL, MERGE, APPEND };
+
 static int refuse(const char *what)
 {
     fprintf(stderr, "plait bench: %s\n", what);
@@ -72,38 +76,57 @@ static int refuse(const char *what)
 }
 
 /* 0, or the exit code once the sentence is said. */
-static int choose_op(int argc, char **argv, plait_op *op)
+static int choose_op(int argc, char **argv, enum bench_op *op)
 {
+    static const char *const names[] = {"mla", "gqa", "prefill", "merge", "append"};
+    static const char *const later[] = {"exchange", "step", "suite"};
     const char *name = argc > 1 ? argv[1] : "";
-    if (!strcmp(name, "mla") || !strcmp(name, "gqa")) {
-        *op = name[0] == 'm' ? PLAIT_OP_MLA : PLAIT_OP_GQA;
-        return 0;
-    }
-    static const char *const later[] = {"prefill", "merge", "append", "exchange", "step", "suite"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (!strcmp(name, names[i])) {
+            *op = (enum bench_op)i;
+            return 0;
+        }
     for (size_t i = 0; i < sizeof later / sizeof *later; i++)
         if (!strcmp(name, later[i])) {
             fprintf(stderr, "plait bench: bench %s is not in this release step\n", name);
             return PLAIT_EXIT_USAGE;
         }
     if (!*name || *name == '-')
-        return refuse("bench needs an operation first: mla or gqa");
-    fprintf(stderr, "plait bench: bench has no operation '%s'; it takes mla or gqa\n", name);
+        return refuse("bench needs an operation first: mla, gqa, prefill, merge or append");
+    fprintf(
+        stderr,
+        "plait bench: bench has no operation '%s'; it takes mla, gqa, prefill, merge or append\n",
+        name);
     return PLAIT_EXIT_USAGE;
 }
 
 /* What the options together must satisfy. */
-static int check_shape(const plait_bench_shape *s)
+static int check_shape(const plait_bench_shape *s, enum bench_op op)
 {
     char text[128] = "";
     if (s->op == PLAIT_OP_GQA && s->heads % s->kv_heads)
         snprintf(text, sizeof text, "--kv-heads is %d, wanted a divisor of --heads %d", s->kv_heads,
                  s->heads);
-    if (s->q_len > s->context)
+    if (op != MERGE && op != APPEND && s->q_len > s->context)
         snprintf(text, sizeof text, "--q-len is %d, wanted at most --context %d", s->q_len,
                  s->context);
     if (s->rank >= s->dcp)
         snprintf(text, sizeof text, "--rank is %d, wanted less than --dcp %d", s->rank, s->dcp);
     return *text ? refuse(text) : 0;
+}
+
+/* What the operation decides: dims, KV heads, and rows where they are not given. */
+static void choose_dims(plait_bench_shape *s, enum bench_op op)
+{
+    const int latent = op != GQA && op != PREFILL;
+    s->op = latent ? PLAIT_OP_MLA : PLAIT_OP_GQA;
+    s->d_qk = latent ? 576 : op == GQA ? 128 : 192;
+    s->d_v = latent ? 512 : 128;
+    s->kv_heads = latent ? 1 : op == GQA ? s->kv_heads : s->heads;
+    if (op == MERGE && s->dcp < 2)
+        s->dcp = 2;
+    if (s->q_len == 0)
+        s->q_len = op == PREFILL ? s->context : 1;
 }
 
 static void choose_dtypes(plait_bench_shape *s, const char *kv)
@@ -113,13 +136,10 @@ static void choose_dtypes(plait_bench_shape *s, const char *kv)
                   : !strcmp(kv, "fp8") ? PLAIT_FP8_E4M3
                                        : PLAIT_BF16;
     s->q_dtype = s->kv_dtype == PLAIT_FP8_E4M3 ? PLAIT_BF16 : s->kv_dtype;
-    s->d_qk = s->op == PLAIT_OP_MLA ? 576 : 128;
-    s->d_v = s->op == PLAIT_OP_MLA ? 512 : 128;
-    s->kv_heads = s->op == PLAIT_OP_MLA ? 1 : s->kv_heads;
 }
 
-static int bench(const plait_bench_shape *shape, int32_t threads, const char *pattern,
-                 plait_cpu_features features, int as_json)
+static int bench(enum bench_op op, const plait_bench_shape *shape, int32_t threads,
+                 const char *pattern, plait_cpu_features features, int as_json)
 {
     plait_bench_machine machine = {0};
     plait_bench_result result = {0};
@@ -131,7 +151,11 @@ static int bench(const plait_bench_shape *shape, int32_t threads, const char *pa
     if (status != PLAIT_OK)
         return plait_tool_fail("bench", status);
     const plait_executor *executor = plait_pool_executor(pool);
-    status = plait_bench_attn(shape, executor, features, pattern, &machine, &result);
+    if (op == MERGE || op == APPEND)
+        status = plait_bench_rows(op == MERGE ? PLAIT_ROUTINE_MERGE : PLAIT_ROUTINE_APPEND, shape,
+                                  executor, features, pattern, &machine, &result);
+    else
+        status = plait_bench_attn(shape, executor, features, pattern, &machine, &result);
     if (status == PLAIT_OK)
         (as_json ? print_json : print_text)(&machine, executor->n_workers, &result);
     plait_pool_close(&pool);
@@ -143,15 +167,15 @@ int plait_cmd_bench(int argc, char **argv)
     const char *pattern = NULL, *mask = "all", *kv = "bf16";
     plait_bench_shape s = {.heads = 128,
                            .kv_heads = 8,
-                           .q_len = 1,
                            .batch = 1,
                            .context = 4096,
                            .page_size = 64,
                            .dcp = 1,
                            .interleave = 1};
+    enum bench_op op = MLA;
     int32_t threads = 0;
     int as_json = 0;
-    int code = argc > 1 && !strcmp(argv[1], "--help") ? 0 : choose_op(argc, argv, &s.op);
+    int code = argc > 1 && !strcmp(argv[1], "--help") ? 0 : choose_op(argc, argv, &op);
     if (code)
         return code;
 #define NUMBER(option, variable, low, high, text)                                                  \
@@ -165,13 +189,14 @@ int plait_cmd_bench(int argc, char **argv)
     plait_option options[] = {
         NUMBER("--heads", s.heads, 1, 4096, "query heads (128)"),
         NUMBER("--kv-heads", s.kv_heads, 1, 4096, "KV heads of gqa (8)"),
-        NUMBER("--q-len", s.q_len, 1, 4096, "query tokens of a sequence (1)"),
+        NUMBER("--q-len", s.q_len, 1, 4096, "query tokens of a sequence (1; prefill: all)"),
         NUMBER("--batch", s.batch, 1, 4096, "sequences (1)"),
         NUMBER("--context", s.context, 1, 1 << 24, "tokens of a sequence, queries included (4096)"),
         NUMBER("--page-size", s.page_size, 1, 1 << 20, "tokens of a page (64)"),
         NUMBER("--threads", threads, 1, 1024, "threads (all)"),
-        NUMBER("--dcp", s.dcp, 1, 1024, "ranks that the context is split across (1)"),
-        NUMBER("--rank", s.rank, 0, 1023, "the rank whose share is timed (0)"),
+        NUMBER("--dcp", s.dcp, 1, PLAIT_MERGE_MAX,
+               "ranks that the context is split across (1); of merge, states (2)"),
+        NUMBER("--rank", s.rank, 0, PLAIT_MERGE_MAX - 1, "the rank whose share is timed (0)"),
         {.name = "--kv-dtype",
          .kind = PLAIT_OPTION_CHOICE,
          .to = &kv,
@@ -200,7 +225,8 @@ int plait_cmd_bench(int argc, char **argv)
     plait_status status = plait_cpu_level(mask, &level);
     if (status != PLAIT_OK)
         return plait_tool_fail("bench", status);
+    choose_dims(&s, op);
     choose_dtypes(&s, kv);
-    code = check_shape(&s);
-    return code ? code : bench(&s, threads, pattern, level & plait_cpu_detect(), as_json);
+    code = check_shape(&s, op);
+    return code ? code : bench(op, &s, threads, pattern, level & plait_cpu_detect(), as_json);
 }

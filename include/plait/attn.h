@@ -13,6 +13,11 @@
  * A row with an empty range gives out = 0 and lse = -inf, exactly. Nothing outside a row's range
  * reaches its result: page tails, unused pages and unused table entries may hold NaN or garbage.
  *
+ * Prefill of unabsorbed MLA (192/128, say), and any ragged call on rows of K and V that lie one
+ * after another, takes no pages: one page of page_size = all tokens, page_table {0} for each
+ * sequence (page_table_stride 1), and the keys of a sequence that begins at token t are the range
+ * [t, t + n) of its rows. op is GQA, with h_kv = h_q where each head has its own K and V.
+ *
  * Typical use: fill plait_attn_args (plait_plan_bind fills the metadata), plait_attn_pick once for
  * a plan, then plait_attn_run in each layer. All functions here are thread-safe for distinct
  * outputs and workspaces; none allocates.

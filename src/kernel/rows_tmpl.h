@@ -41,23 +41,35 @@ static inline int32_t rows_take(int32_t left)
     return left < n_lanes ? left : n_lanes;
 }
 
+/* Loops are compiled for each type, so that no value asks for its own. */
+#define ROWS_INLINE static inline __attribute__((always_inline))
+
 #define ROWS_AT(base, dtype, i)       ((char *)(base) + rows_bytes(dtype, i))
 #define ROWS_AT_CONST(base, dtype, i) ((const char *)(base) + rows_bytes(dtype, i))
 
 #if defined(ROWS_MERGE)
 
-/* Sums of several vectors at once, so that the chain of additions is not what is waited for. */
-static void merge(const plait_merge_terms *t, int32_t d_v, void *to, plait_dtype dtype)
+/* Bytes between what is read and what is fetched: the heads of a state mostly lie one after
+   another. */
+enum { rows_ahead = 4096 };
+
+/* Sums of several vectors at once, so that the chain of additions is not what is waited for. `any`:
+   each state has a type of its own, else all have `from`. */
+ROWS_INLINE void merge_from(const int any, const plait_dtype from, const plait_merge_terms *t,
+                            int32_t d_v, void *to, plait_dtype dtype)
 {
-    enum { wide = 4, block = wide * n_lanes };
+    enum { wide = 8, block = wide * n_lanes };
     int32_t d = 0;
     for (; t->n > 0 && d + block <= d_v; d += block) {
         lanes sum[wide];
         for (int32_t i = 0; i < t->n; i++) {
+            const plait_dtype type = any ? t->dtype[i] : from;
             const lanes weight = lanes_set(t->weight[i]);
+#pragma GCC unroll 8
             for (int j = 0; j < wide; j++) {
-                const void *from = ROWS_AT_CONST(t->out[i], t->dtype[i], d + j * n_lanes);
-                const lanes x = lanes_mul(weight, lanes_load(from, t->dtype[i]));
+                const void *p = ROWS_AT_CONST(t->out[i], type, d + j * n_lanes);
+                const lanes x = lanes_mul(weight, lanes_load(p, type));
+                __builtin_prefetch((const char *)p + rows_ahead);
                 sum[j] = i == 0 ? x : lanes_add(sum[j], x);
             }
         }
@@ -68,17 +80,33 @@ static void merge(const plait_merge_terms *t, int32_t d_v, void *to, plait_dtype
         const int32_t n = rows_take(d_v - d);
         lanes sum = lanes_set(0);
         for (int32_t i = 0; i < t->n; i++) {
-            const void *from = ROWS_AT_CONST(t->out[i], t->dtype[i], d);
-            const lanes x = lanes_mul(lanes_set(t->weight[i]), rows_load(from, t->dtype[i], n));
+            const void *p = ROWS_AT_CONST(t->out[i], t->dtype[i], d);
+            const lanes x = lanes_mul(lanes_set(t->weight[i]), rows_load(p, t->dtype[i], n));
             sum = i == 0 ? x : lanes_add(sum, x);
         }
         rows_store(ROWS_AT(to, dtype, d), dtype, n, sum);
     }
 }
 
+static void merge(const plait_merge_terms *t, int32_t d_v, void *to, plait_dtype dtype)
+{
+    int all_f32 = 1, all_bf16 = 1;
+    for (int32_t i = 0; i < t->n; i++) {
+        all_f32 &= t->dtype[i] == PLAIT_F32;
+        all_bf16 &= t->dtype[i] == PLAIT_BF16;
+    }
+    if (all_f32)
+        merge_from(0, PLAIT_F32, t, d_v, to, dtype);
+    else if (all_bf16)
+        merge_from(0, PLAIT_BF16, t, d_v, to, dtype);
+    else
+        merge_from(1, PLAIT_F32, t, d_v, to, dtype);
+}
+
 #elif defined(ROWS_APPEND)
 
-static void convert_ds656(unsigned char *to, const void *from, plait_dtype dtype, int32_t n)
+ROWS_INLINE void convert_ds656(unsigned char *to, const void *from, const plait_dtype dtype,
+                               int32_t n)
 {
     for (int32_t group = 0; group < n / 128; group++) {
         const int32_t first = 128 * group;
@@ -96,36 +124,98 @@ static void convert_ds656(unsigned char *to, const void *from, plait_dtype dtype
     }
 }
 
+ROWS_INLINE void convert_pair(void *to, const plait_dtype to_dtype, const void *from,
+                              const plait_dtype from_dtype, int32_t n, const float *scale)
+{
+    const lanes divisor = lanes_set(scale ? *scale : 1);
+    int32_t i = 0;
+    for (; i + n_lanes <= n; i += n_lanes) {
+        lanes x = lanes_load(ROWS_AT_CONST(from, from_dtype, i), from_dtype);
+        x = scale ? lanes_div(x, divisor) : x;
+        lanes_store(ROWS_AT(to, to_dtype, i), to_dtype, x);
+    }
+    if (i < n) {
+        lanes x = rows_load(ROWS_AT_CONST(from, from_dtype, i), from_dtype, n - i);
+        x = scale ? lanes_div(x, divisor) : x;
+        rows_store(ROWS_AT(to, to_dtype, i), to_dtype, n - i, x);
+    }
+}
+
+ROWS_INLINE void convert_from(void *to, plait_dtype to_dtype, const void *from,
+                              const plait_dtype from_dtype, int32_t n, const float *scale)
+{
+    switch (to_dtype) {
+    case PLAIT_FP8_DS656:
+        convert_ds656(to, from, from_dtype, n);
+        break;
+    case PLAIT_FP8_E4M3:
+        convert_pair(to, PLAIT_FP8_E4M3, from, from_dtype, n, scale);
+        break;
+    case PLAIT_F16:
+        convert_pair(to, PLAIT_F16, from, from_dtype, n, scale);
+        break;
+    case PLAIT_BF16:
+        convert_pair(to, PLAIT_BF16, from, from_dtype, n, scale);
+        break;
+    default:
+        convert_pair(to, PLAIT_F32, from, from_dtype, n, scale);
+        break;
+    }
+}
+
 static void convert(void *to, plait_dtype to_dtype, const void *from, plait_dtype from_dtype,
                     int32_t n, const float *scale)
 {
-    if (to_dtype == PLAIT_FP8_DS656) {
-        convert_ds656(to, from, from_dtype, n);
-        return;
-    }
-    for (int32_t i = 0; i < n; i += n_lanes) {
-        const int32_t count = rows_take(n - i);
-        lanes x = rows_load(ROWS_AT_CONST(from, from_dtype, i), from_dtype, count);
-        if (scale)
-            x = lanes_div(x, lanes_set(*scale));
-        rows_store(ROWS_AT(to, to_dtype, i), to_dtype, count, x);
+    switch (from_dtype) {
+    case PLAIT_F16:
+        convert_from(to, to_dtype, from, PLAIT_F16, n, scale);
+        break;
+    case PLAIT_BF16:
+        convert_from(to, to_dtype, from, PLAIT_BF16, n, scale);
+        break;
+    default:
+        convert_from(to, to_dtype, from, PLAIT_F32, n, scale);
+        break;
     }
 }
 
 #elif defined(ROWS_GATHER)
 
-static void convert(void *to, plait_dtype to_dtype, const void *from, plait_dtype from_dtype,
-                    int32_t n, const float *scale)
+ROWS_INLINE void convert_from(void *to, plait_dtype to_dtype, const void *from,
+                              const plait_dtype from_dtype, int32_t n, const float *scale)
 {
+    const int grouped = from_dtype == PLAIT_FP8_DS656;
+    float factor = scale ? *scale : 1;
     for (int32_t i = 0; i < n; i += n_lanes) {
         const int32_t count = rows_take(n - i);
         lanes x = rows_load(ROWS_AT_CONST(from, from_dtype, i), from_dtype, count);
-        float factor = scale ? *scale : 1;
-        if (from_dtype == PLAIT_FP8_DS656)
+        if (grouped)
             memcpy(&factor, (const char *)from + n + i / 128 * 4, sizeof factor);
-        if (scale || from_dtype == PLAIT_FP8_DS656)
+        if (grouped || scale)
             x = lanes_mul(x, lanes_set(factor));
         rows_store(ROWS_AT(to, to_dtype, i), to_dtype, count, x);
+    }
+}
+
+static void convert(void *to, plait_dtype to_dtype, const void *from, plait_dtype from_dtype,
+                    int32_t n, const float *scale)
+{
+    switch (from_dtype) {
+    case PLAIT_FP8_DS656:
+        convert_from(to, to_dtype, from, PLAIT_FP8_DS656, n, scale);
+        break;
+    case PLAIT_FP8_E4M3:
+        convert_from(to, to_dtype, from, PLAIT_FP8_E4M3, n, scale);
+        break;
+    case PLAIT_F16:
+        convert_from(to, to_dtype, from, PLAIT_F16, n, scale);
+        break;
+    case PLAIT_BF16:
+        convert_from(to, to_dtype, from, PLAIT_BF16, n, scale);
+        break;
+    default:
+        convert_from(to, to_dtype, from, PLAIT_F32, n, scale);
+        break;
     }
 }
 

@@ -167,6 +167,26 @@ static int choose_rows(plait_attn_case *c, plait_random *r, int at_end, enum ran
     return 1;
 }
 
+/* The layout of a ragged prefill without pages: the keys of all sequences follow each other in one
+   page, and each row's range begins where its sequence does. */
+static void choose_flat(plait_attn_case *c, int32_t *length)
+{
+    plait_attn_args *a = &c->args;
+    int32_t *begin = (int32_t *)(void *)c->buf[PLAIT_BUF_BEGIN].data;
+    int32_t *end = (int32_t *)(void *)c->buf[PLAIT_BUF_END].data;
+    int32_t first = 0;
+    for (int32_t s = 0; s < a->num_seqs; s++) {
+        for (int32_t row = a->row_start[s]; row < a->row_start[s + 1]; row++) {
+            begin[row] += first;
+            end[row] += first;
+        }
+        first = length[s] += first;
+    }
+    c->flat = 1;
+    a->kv_begin = begin;
+    a->page_size = first > 0 ? first : 1;
+}
+
 /* Scales: none, one, or one for each head. */
 static int choose_scales(plait_attn_case *c, plait_random *r, int at_end)
 {
@@ -248,7 +268,7 @@ static int32_t *choose_pages(plait_attn_case *c, plait_random *r, int at_end, co
     int32_t used = 0, most = 0;
     for (int32_t s = 0; s < a->num_seqs; s++) {
         int32_t n = (length[s] + a->page_size - 1) / a->page_size;
-        used += n;
+        used = c->flat ? 1 : used + n;
         most = n > most ? n : most;
     }
     a->num_pages = used + plait_random_int(r, 1, 2);
@@ -268,9 +288,10 @@ static int32_t *choose_pages(plait_attn_case *c, plait_random *r, int at_end, co
     int32_t next = 0;
     for (int32_t s = 0; s < a->num_seqs; s++)
         for (int32_t i = 0; i < a->page_table_stride; i++)
-            table[s * a->page_table_stride + i] = i * a->page_size < length[s] ? order[next++]
-                                                  : i % 2                      ? -1
-                                                                               : 2147480000;
+            table[s * a->page_table_stride + i] = i * a->page_size < length[s]
+                                                      ? order[c->flat ? 0 : next++]
+                                                  : i % 2 ? -1
+                                                          : 2147480000;
     free(order);
     a->page_table = table;
     return table;
@@ -339,7 +360,7 @@ static int fill_kv(plait_attn_case *c, plait_random *r, int at_end, enum values 
             input(c, PLAIT_BUF_V, (size_t)(a->num_pages * a->v_page_stride), bytes, at_end, 0xff);
     c->key_base = calloc(max_seqs, sizeof(int64_t));
     for (int32_t s = 0; s < a->num_seqs && c->key_base; s++) {
-        c->key_base[s] = keys;
+        c->key_base[s] = c->flat ? 0 : keys;
         keys += length[s];
     }
     size_t heads = (size_t)(keys + 1) * (size_t)a->h_kv;
@@ -438,18 +459,20 @@ int plait_attn_case_open(plait_attn_case *c, const plait_caps *caps, uint64_t se
     c->number = number;
     choose_dims(&c->args, caps, &r, number);
     c->n_workers = plait_random_int(&r, 1, 3);
-    int good = choose_rows(c, &r, at_end, ranges, length) && choose_scales(c, &r, at_end) &&
-               fill_q(c, &r, at_end, values) && fill_kv(c, &r, at_end, values, length) &&
-               open_outputs(c, &r, at_end, number) &&
-               (number % 2 == 0 || choose_schedule(c, &r, at_end, length));
+    int good = choose_rows(c, &r, at_end, ranges, length);
+    if (good && number % 9 == 4 && c->args.device < 0)
+        choose_flat(c, length);
+    good = good && choose_scales(c, &r, at_end) && fill_q(c, &r, at_end, values) &&
+           fill_kv(c, &r, at_end, values, length) && open_outputs(c, &r, at_end, number) &&
+           (number % 2 == 0 || choose_schedule(c, &r, at_end, length));
     const plait_attn_args *a = &c->args;
     snprintf(c->text, sizeof c->text,
              "case %d seed %llu: q %s kv %s out %s, d %d/%d, heads %d/%d, page %d, %d seqs, %d "
-             "rows, %s, %s, %d work",
+             "rows, %s, %s%s, %d work",
              number, (unsigned long long)seed, plait_dtype_name(a->q_dtype),
              plait_dtype_name(a->kv_dtype), plait_dtype_name(a->out_dtype), a->d_qk, a->d_v, a->h_q,
              a->h_kv, a->page_size, a->num_seqs, a->num_rows, values_name[values],
-             ranges_name[ranges], a->num_work);
+             ranges_name[ranges], c->flat ? " in one page" : "", a->num_work);
     for (int i = 0; i < PLAIT_BUF_INPUTS; i++)
         plait_guard_read_only(&c->buf[i]);
     return good;

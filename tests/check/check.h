@@ -79,6 +79,7 @@ typedef struct plait_attn_case {
     void *out_bases[2];
     float *lse_bases[2];
     int32_t n_workers, number;
+    int flat;          /* all sequences share one page */
     double *q, *k, *v; /* the logical values, decoded and scaled */
     int64_t *key_base; /* [num_seqs]: first logical key of each sequence */
     char text[200];    /* what the case is */

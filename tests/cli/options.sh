@@ -13,7 +13,7 @@ result version $? "no version"
 
 refuse unknown_command 2 "no command 'frobnicate'" frobnicate
 refuse explain_needs 2 "--attention and --heads are needed" explain --attention mla
-refuse bench_later 2 "bench prefill is not in this release step" bench prefill
+refuse bench_later 2 "bench exchange is not in this release step" bench exchange
 refuse bench_nothing 2 "bench needs an operation" bench
 refuse bench_unknown 2 "bench has no operation 'mlp'" bench mlp
 refuse bench_heads 2 "--kv-heads is 3" bench gqa --heads 8 --kv-heads 3
