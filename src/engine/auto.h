@@ -8,30 +8,42 @@
 #include <stdint.h>
 
 struct plait_session;
+struct plait_sequence;
 
 enum {
     PLAIT_AUTO_DRAFTS = 8, /* most drafts of a sequence */
-    PLAIT_AUTO_ROWS = 288  /* of a step whose cost is noted, less one */
+    PLAIT_AUTO_BINS = 18   /* of row counts: 1, 2, 3, 4, 5-6, 7-8, 9-12, ..., 257-384 */
 };
 
-/* Costs of steps, over all requests of an engine; 0: not known. Zeroed at first. */
+/* What work on rows costs: the mean of recent measurements, moved to the rows of the last one. */
+typedef struct plait_auto_cost {
+    int32_t rows, num; /* num 0: not known */
+    float seconds;
+} plait_auto_cost;
+
+/* Over all requests of an engine. Zeroed at first. */
 typedef struct plait_auto {
-    float target_s[PLAIT_AUTO_ROWS];      /* the step but for drafting, by rows */
-    float draft_s[PLAIT_AUTO_DRAFTS + 1]; /* drafting, by the most drafts of a sequence */
-    int64_t steps;                        /* that were measured */
-    int32_t knows_plain, knows_drafts;    /* steps without and with drafts were measured */
+    plait_auto_cost target[PLAIT_AUTO_BINS]; /* a step but for drafting, by its rows */
+    plait_auto_cost draft[PLAIT_AUTO_BINS];  /* a round of drafting, by its rows */
+    /* Drafts of each depth that were judged, and of them those that stood; of old ones little is
+       left. */
+    float tried[PLAIT_AUTO_DRAFTS], kept[PLAIT_AUTO_DRAFTS];
 } plait_auto;
 
 /* Of one sequence. Zeroed at its start. */
 typedef struct plait_auto_counts {
-    float tried[PLAIT_AUTO_DRAFTS], kept[PLAIT_AUTO_DRAFTS]; /* drafts of each depth */
-    int32_t wanted;                                          /* drafts of its next step */
-    int32_t idle, retry_after; /* steps without drafts, and until one is tried again */
+    float tried, kept;         /* as above, of all depths */
+    int32_t wanted;            /* drafts of its next step */
+    int32_t same, probe_after; /* steps with the same number, and until another is tried */
+    int32_t probed_more;       /* the last trial was of more drafts */
 } plait_auto_counts;
 
 typedef struct plait_auto_times {
     float draft_s, target_s;
 } plait_auto_times;
+
+/* Decides on the drafts of a sequence's first step. */
+void plait_auto_start(const struct plait_session *session, struct plait_sequence *sequence);
 
 /* After a step in which the listed sequences decoded: notes times and acceptance, and decides on
    the drafts of the next step. Collective. */

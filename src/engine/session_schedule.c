@@ -43,6 +43,8 @@ static void start(plait_session *s, plait_sequence *q, const plait_job *job)
     q->num_reused = -1;
     q->start_s = now_s();
     memcpy(ids, job->prompt, (size_t)job->num_prompt * sizeof *ids);
+    if (s->spec_auto)
+        plait_auto_start(s, q);
 }
 
 static void admit(plait_session *s)
