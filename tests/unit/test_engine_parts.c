@@ -195,6 +195,35 @@ static void argmax_takes_lowest_id_on_ties_case17(void **state)
     assert_int_equal(plait_spec_argmax(infinite, 2), -1);
 }
 
+/* One value after the other, as the rule has it. */
+static int32_t first_highest(const float *x, int32_t n)
+{
+    int32_t best = -1;
+    for (int32_t i = 0; i < n; i++) {
+        if (isnan(x[i]))
+            return -1;
+        best = best < 0 || x[i] > x[best] ? i : best;
+    }
+    return best >= 0 && isfinite(x[best]) ? best : -1;
+}
+
+static void argmax_of_any_length_is_the_first_highest(void **state)
+{
+    (void)state;
+    float x[100];
+    srand(11);
+    for (int run = 0; run < 20000; run++) {
+        const int32_t n = rand() % 100;
+        for (int32_t i = 0; i < n; i++)
+            x[i] = rand() % 5 ? (float)(rand() % 9 - 4) : -INFINITY;
+        if (n && run % 5 == 1)
+            x[rand() % n] = NAN;
+        if (n && run % 5 == 2)
+            x[rand() % n] = INFINITY;
+        assert_int_equal(plait_spec_argmax(x, n), first_highest(x, n));
+    }
+}
+
 static void greedy_verification_keeps_the_equal_prefix(void **state)
 {
     (void)state;
@@ -232,6 +261,7 @@ int main(void)
         cmocka_unit_test(rope_pairs_neighbours_case40),
         cmocka_unit_test(gemm_equals_double_products),
         cmocka_unit_test(argmax_takes_lowest_id_on_ties_case17),
+        cmocka_unit_test(argmax_of_any_length_is_the_first_highest),
         cmocka_unit_test(greedy_verification_keeps_the_equal_prefix),
         cmocka_unit_test(stop_and_length_cut_once_case34),
     };
