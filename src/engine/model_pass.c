@@ -13,6 +13,8 @@
 #include "engine/pass_eagle3.h"
 #include "engine/pass_parts.h"
 
+enum { SMALL_PRODUCT = 1 << 18 }; /* multiply-adds that take less time than to wake a worker */
+
 static plait_trace *trace_of(const plait_pass *p)
 {
     return p->attend->options.trace;
@@ -384,7 +386,11 @@ static plait_status join_rows(plait_pass *p, const int32_t *ids, const float *st
                             row + hidden);
         p->margin[r] = INFINITY;
     }
-    return plait_pass_items(p, p->model->n_slices, join_item);
+    if (p->num_rows * 2 * hidden * hidden > SMALL_PRODUCT)
+        return plait_pass_items(p, p->model->n_slices, join_item);
+    for (int32_t slice = 0; slice < p->model->n_slices; slice++)
+        PLAIT_TRY(join_item(p, slice, 0));
+    return PLAIT_OK;
 }
 
 plait_status plait_pass_mtp(plait_pass *p, plait_kv_group *group, const int32_t *ids,
