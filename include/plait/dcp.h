@@ -112,10 +112,19 @@ typedef struct plait_dcp_context {
     const void *cache;
     int64_t page_stride_bytes, token_stride_bytes;
     int64_t row_bytes; /* of one token */
+
+    /* What a row holds, for a prefill that attends values: h_kv heads of d values of kv_dtype with
+       scales as in plait_kv_gather_args, to be written as out_dtype. Rows travel as they are
+       stored and are decoded where they arrive; scales are the same on every rank. d 0: bytes,
+       copied. */
+    int32_t h_kv, d;
+    plait_dtype kv_dtype, out_dtype;
+    const float *scale;
+    int32_t scale_n;
 } plait_dcp_context;
 
-/* Collective. out [sum of end - begin][row_bytes]: sequence after sequence, tokens in their global
-   order. PLAIT_E_ARG; PLAIT_E_NOMEM (more than was opened for); PLAIT_E_COMM. */
+/* Collective. out [sum of end - begin][h_kv][d], or [row_bytes]: sequence after sequence, tokens in
+   their global order. PLAIT_E_ARG; PLAIT_E_NOMEM (more than was opened for); PLAIT_E_COMM. */
 PLAIT_API plait_status plait_dcp_gather_context(plait_dcp *dcp, const plait_dcp_context *context,
                                                 void *out);
 

@@ -102,15 +102,16 @@ typedef struct plait_kv_gather_args {
     const float *scale; /* as k_scale */
     int32_t scale_n;
 
-    void *out; /* [num_rows][h_kv][d]; bits of fp8_ds656: [num_rows] */
+    void *out; /* [rows][h_kv][d]; bits of fp8_ds656: [rows] */
     plait_dtype out_dtype;
     int64_t out_row_stride, out_head_stride;
+    const int64_t *out_row; /* [num_rows] the row of out that row i goes to, or NULL: row i */
 } plait_kv_gather_args;
 
 #define PLAIT_KV_GATHER_ARGS_INIT                                                                  \
     {                                                                                              \
         sizeof(plait_kv_gather_args), 0, 1, 0, 0, 0, NULL, NULL, PLAIT_F32, 0, 0, 0, NULL, 0,      \
-            NULL, PLAIT_F32, 0, 0                                                                  \
+            NULL, PLAIT_F32, 0, 0, NULL                                                            \
     }
 
 /* Reads the rows at the slots. Errors as plait_kv_append. */

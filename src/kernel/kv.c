@@ -245,12 +245,14 @@ plait_status plait_kv_gather_with(const plait_routine *routine, const plait_kv_g
                             a->page_size,
                             a->scale_n,
                             a->scale};
-    for (int32_t row = 0; row < a->num_rows; row++)
-        for (int32_t h = 0; h < a->h_kv && a->slot[row] >= 0; h++)
+    for (int32_t i = 0; i < a->num_rows; i++) {
+        const int64_t row = a->out_row ? a->out_row[i] : i;
+        for (int32_t h = 0; h < a->h_kv && a->slot[i] >= 0; h++)
             gather_head(routine, a, &c,
                         (unsigned char *)a->out + row * a->out_row_stride * out +
                             h * a->out_head_stride * out,
-                        a->slot[row], h);
+                        a->slot[i], h);
+    }
     return PLAIT_OK;
 }
 

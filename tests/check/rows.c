@@ -29,7 +29,7 @@ struct rows_case {
     plait_op op;
     plait_dtype dtype, kv_dtype; /* of rows and cache */
     int32_t num_rows, page_size, num_pages, d_rope;
-    plait_guard slots, rope;
+    plait_guard slots, rope, places; /* places: rows of out, or nothing */
     int64_t rope_stride;
     struct tensor t[2]; /* K, V */
     int n_tensors;
@@ -177,6 +177,7 @@ static void close_case(struct rows_case *c)
     }
     plait_guard_close(&c->slots);
     plait_guard_close(&c->rope);
+    plait_guard_close(&c->places);
 }
 
 /* NULL, or why the call failed or what it left differs. */
@@ -369,8 +370,20 @@ static void draw_cached(struct rows_case *c, struct tensor *t, plait_random *r, 
     }
 }
 
+/* Half of the cases: rows go to places in reverse order. */
+static int choose_places(struct rows_case *c, int32_t number, int at_end)
+{
+    const size_t n = number % 2 ? (size_t)c->num_rows : 0;
+    if (!plait_guard_open(&c->places, n * sizeof(int64_t), 8, at_end, 0xff))
+        return 0;
+    for (size_t i = 0; i < n; i++)
+        ((int64_t *)(void *)c->places.data)[i] = (int64_t)(n - 1 - i);
+    return 1;
+}
+
 static void fill_gather(struct rows_case *c, plait_random *r)
 {
+    const int64_t *place = c->places.bytes ? (const int64_t *)(void *)c->places.data : NULL;
     const int64_t *slot = (const int64_t *)(void *)c->slots.data;
     struct tensor *t = &c->t[0];
     const int64_t bytes = size_of(c->dtype);
@@ -378,7 +391,9 @@ static void fill_gather(struct rows_case *c, plait_random *r)
     for (int32_t row = 0; row < c->num_rows; row++)
         for (int32_t head = 0; head < t->h_kv && slot[row] >= 0; head++) {
             draw_cached(c, t, r, slot[row], head, x);
-            unsigned char *to = t->want + (row * t->row_stride + head * t->row_head_stride) * bytes;
+            unsigned char *to =
+                t->want +
+                ((place ? place[row] : row) * t->row_stride + head * t->row_head_stride) * bytes;
             if (c->dtype == c->kv_dtype)
                 memcpy(to, t->cache.data + cache_at(c, t, slot[row], head, 0),
                        (size_t)(is_ds(c) ? ds_row : t->d * bytes));
@@ -415,6 +430,7 @@ static void bind_gather(struct rows_case *c)
     a->out_dtype = c->dtype;
     a->out_row_stride = c->t[0].row_stride;
     a->out_head_stride = c->t[0].row_head_stride;
+    a->out_row = c->places.bytes ? (const int64_t *)(void *)c->places.data : NULL;
 }
 
 const char *plait_check_gather(const plait_routine *routine, plait_random *r, int32_t number,
@@ -430,7 +446,8 @@ const char *plait_check_gather(const plait_routine *routine, plait_random *r, in
         c.dtype = c.kv_dtype; /* bits */
     c.n_tensors = 1;
     tell(&c, text);
-    const int good = choose_slots(&c, r, at_end) && open_tensor(&c, &c.t[0], r, at_end, 0xff, fill);
+    const int good = choose_slots(&c, r, at_end) && choose_places(&c, number / 2, at_end) &&
+                     open_tensor(&c, &c.t[0], r, at_end, 0xff, fill);
     const char *why = good ? NULL : "no memory";
     if (!why) {
         c.t[0].scale_n = c.dtype == c.kv_dtype ? 0 : c.t[0].scale_n;
@@ -439,6 +456,7 @@ const char *plait_check_gather(const plait_routine *routine, plait_random *r, in
         plait_guard_read_only(&c.t[0].cache);
         plait_guard_read_only(&c.t[0].scales);
         plait_guard_read_only(&c.slots);
+        plait_guard_read_only(&c.places);
         why = judge(&c, run_gather, &c.t[0].rows, NULL);
     }
     close_case(&c);

@@ -6,6 +6,7 @@
 #include <time.h>
 
 #include <plait/dcp.h>
+#include <plait/kv.h>
 
 #include "core/convert.h"
 #include "ranks.h"
@@ -559,8 +560,18 @@ static int gather_chunks(plait_comm *comm, void *user)
             total += end[s] - begin[s];
         }
         out[total] = -7; /* a guard */
-        const plait_dcp_context x = {sizeof x, shard,   k->num_seqs, k->page,     begin, end,
-                                     table,    entries, pool,        k->page * 4, 4,     4};
+        const plait_dcp_context x = {.size = sizeof x,
+                                     .shard = shard,
+                                     .num_seqs = k->num_seqs,
+                                     .page_size = k->page,
+                                     .begin = begin,
+                                     .end = end,
+                                     .page_table = table,
+                                     .page_table_stride = entries,
+                                     .cache = pool,
+                                     .page_stride_bytes = k->page * 4,
+                                     .token_stride_bytes = 4,
+                                     .row_bytes = 4};
         WANT(plait_dcp_gather_context(dcp, &x, out) == PLAIT_OK);
         for (int32_t s = 0; s < k->num_seqs; s++)
             for (int64_t t = begin[s]; t < end[s]; t++)
@@ -593,6 +604,87 @@ static void case13_chunks_come_in_global_order(void **state)
         unequal.chunk = 100; /* not on a page */
         assert_int_equal(run_ranks(d, 60, gather_chunks, &unequal), 0);
     }
+}
+
+/* Rows of 2 heads of 3 values in fp8, with a scale for each: prefix 300, 40 new tokens, chunk 128,
+   the values that one rank gets from the whole. */
+enum { F_HEADS = 2, F_D = 3, F_TOKENS = 340, F_PAGE = 16, F_ENTRIES = F_TOKENS / F_PAGE + 1 };
+
+static int gather_fp8(plait_comm *comm, void *user)
+{
+    (void)user;
+    static const float scale[F_HEADS] = {0.25f, 4};
+    const int32_t one[RANKS_MAX] = {1, 1, 1, 1, 1, 1, 1, 1};
+    const plait_shard shard = {plait_comm_size(comm), plait_comm_rank(comm), 1};
+    static _Thread_local uint8_t pool[F_ENTRIES * F_PAGE][F_HEADS][F_D];
+    static _Thread_local float rows[F_TOKENS][F_HEADS][F_D], out[F_TOKENS][F_HEADS][F_D];
+    int64_t slot[F_TOKENS];
+    int32_t table[F_ENTRIES];
+    memset(pool, 0xff, sizeof pool); /* NaN */
+    for (int32_t e = 0; e < F_ENTRIES; e++)
+        table[e] = F_ENTRIES - 1 - e;
+    for (int32_t t = 0; t < F_TOKENS; t++) {
+        slot[t] = plait_shard_slot(shard, t, table, F_ENTRIES, F_PAGE);
+        for (int32_t h = 0; h < F_HEADS; h++)
+            for (int32_t d = 0; d < F_D; d++) /* exact in fp8 with its head's scale */
+                rows[t][h][d] = scale[h] * (float)((t + 5 * h + 3 * d) % 16);
+    }
+    plait_kv_append_args a = PLAIT_KV_APPEND_ARGS_INIT;
+    a.op = PLAIT_OP_GQA;
+    a.num_rows = F_TOKENS;
+    a.h_kv = F_HEADS;
+    a.d_qk = a.d_v = F_D;
+    a.page_size = F_PAGE;
+    a.slot = slot;
+    a.k = a.v = rows;
+    a.k_row_stride = a.v_row_stride = a.k_token_stride = a.v_token_stride = F_HEADS * F_D;
+    a.k_head_stride = a.v_head_stride = a.k_head_cache_stride = a.v_head_cache_stride = F_D;
+    a.k_page_stride = a.v_page_stride = F_PAGE * F_HEADS * F_D;
+    a.k_cache = a.v_cache = pool;
+    a.kv_dtype = PLAIT_FP8_E4M3;
+    a.k_scale = a.v_scale = scale;
+    a.k_scale_n = a.v_scale_n = F_HEADS;
+    WANT(plait_kv_append(&a) == PLAIT_OK);
+    plait_dcp_options o = options_of(comm, one, PLAIT_EXCHANGE_AUTO);
+    o.max_context_rows = 128;
+    o.context_row_bytes = F_HEADS * F_D;
+    plait_dcp *dcp;
+    WANT(plait_dcp_open(&o, &dcp) == PLAIT_OK);
+    for (int64_t begin = 0; begin < 300; begin += 128) {
+        const int64_t end = begin + 128 < 300 ? begin + 128 : 300;
+        plait_dcp_context x = {.size = sizeof x,
+                               .shard = shard,
+                               .num_seqs = 1,
+                               .page_size = F_PAGE,
+                               .begin = &begin,
+                               .end = &end,
+                               .page_table = table,
+                               .page_table_stride = F_ENTRIES,
+                               .cache = pool,
+                               .page_stride_bytes = F_PAGE * F_HEADS * F_D,
+                               .token_stride_bytes = F_HEADS * F_D,
+                               .row_bytes = F_HEADS * F_D,
+                               .h_kv = F_HEADS,
+                               .d = F_D,
+                               .kv_dtype = PLAIT_FP8_E4M3,
+                               .scale = scale,
+                               .scale_n = F_HEADS};
+        WANT(plait_dcp_gather_context(dcp, &x, out) == PLAIT_OK);
+        WANT(memcmp(out, rows[begin], (size_t)(end - begin) * sizeof *rows) == 0);
+        const float swapped[F_HEADS] = {4, 0.25f};
+        x.scale = swapped;
+        WANT(plait_dcp_gather_context(dcp, &x, out) == PLAIT_OK);
+        WANT(memcmp(out, rows[begin], (size_t)(end - begin) * sizeof *rows) != 0);
+    }
+    plait_dcp_close(&dcp);
+    return 0;
+}
+
+static void case30_gathered_context_has_its_scales(void **state)
+{
+    (void)state;
+    for (int32_t d = 1; d <= 3; d++)
+        assert_int_equal(run_ranks(d, 60, gather_fp8, NULL), 0);
 }
 
 static void case47_a_rank_without_context_joins(void **state)
@@ -700,12 +792,30 @@ static void what_does_not_fit_is_refused(void **state)
     assert_int_equal(plait_dcp_step(dcp, plait_kernel_find("mla_ref"), &a, NULL), PLAIT_E_ARG);
     const int64_t begin = 0, end = 5;
     const int32_t table[1] = {-1};
-    plait_dcp_context x = {sizeof x, {1, 0, 1}, 1, 4, &begin, &end, table, 1, NULL, 16, 4, 4};
+    plait_dcp_context x = {.size = sizeof x,
+                           .shard = {1, 0, 1},
+                           .num_seqs = 1,
+                           .page_size = 4,
+                           .begin = &begin,
+                           .end = &end,
+                           .page_table = table,
+                           .page_table_stride = 1,
+                           .page_stride_bytes = 16,
+                           .token_stride_bytes = 4,
+                           .row_bytes = 4};
     assert_int_equal(plait_dcp_gather_context(dcp, &x, NULL), PLAIT_E_ARG);
     assert_non_null(strstr(plait_last_error(), "needs 2 pages"));
     x.page_size = 8;
     assert_int_equal(plait_dcp_gather_context(dcp, &x, NULL), PLAIT_E_ARG);
     assert_non_null(strstr(plait_last_error(), "entry 0"));
+    x.h_kv = 2;
+    x.d = 1;
+    assert_int_equal(plait_dcp_gather_context(dcp, &x, NULL), PLAIT_E_ARG);
+    assert_non_null(strstr(plait_last_error(), "2 heads of 1 values in f32 are no row of 4 bytes"));
+    x.h_kv = 1;
+    x.token_stride_bytes = 6;
+    assert_int_equal(plait_dcp_gather_context(dcp, &x, NULL), PLAIT_E_ARG);
+    assert_non_null(strstr(plait_last_error(), "strides of 16 and 6 bytes"));
     plait_dcp_close(&dcp);
     plait_comm_close(&comm);
 }
@@ -723,6 +833,7 @@ int main(void)
         cmocka_unit_test(case14_a_rank_without_the_token_has_its_query),
         cmocka_unit_test(case15_a_group_holds_one_kv_head),
         cmocka_unit_test(case13_chunks_come_in_global_order),
+        cmocka_unit_test(case30_gathered_context_has_its_scales),
         cmocka_unit_test(case47_a_rank_without_context_joins),
         cmocka_unit_test(a_failing_rank_is_named_by_the_others),
         cmocka_unit_test(ranks_agree_on_options),
