@@ -154,11 +154,8 @@ static const char *check_case(const plait_kernel *kernel, plait_cuda *cuda, plai
         fill_buffers(c, 0x99, workspace);
         if (cuda)
             why = plait_check_cuda(cuda, kernel, c, 0x99, workspace);
-        int result = cuda ? PLAIT_OK : plait_guard_call(run, &call);
-        if (result < -900)
-            return "it touched memory outside its buffers, or wrote to its inputs";
-        if (result != PLAIT_OK)
-            return plait_last_error();
+        else
+            why = plait_guard_reason(plait_guard_call(run, &call));
         if (why)
             break;
         unsigned char *now = snapshot(c, &bytes);

@@ -338,6 +338,21 @@ static void put_key(plait_attn_case *c, plait_random *r, enum values kind, int32
     }
 }
 
+/* Memory of K or V: NaN, or where the case is sparse, zeros, with pages so far apart that the last
+   one begins beyond 2^31 elements. */
+static void *cache(plait_attn_case *c, int which, int64_t *page_stride, size_t bytes, int at_end)
+{
+    const int64_t pages = c->args.num_pages;
+    if (c->sparse && pages > 1) {
+        const int64_t far = (((int64_t)1 << 31) / (pages - 1) / 64 + 1) * 64 + *page_stride;
+        if (plait_guard_open_sparse(&c->buf[which], (size_t)(pages * far) * bytes)) {
+            *page_stride = far;
+            return c->buf[which].data;
+        }
+    }
+    return input(c, which, (size_t)(pages * *page_stride), bytes, at_end, 0xff);
+}
+
 static int fill_kv(plait_attn_case *c, plait_random *r, int at_end, enum values kind,
                    const int32_t *length)
 {
@@ -354,10 +369,9 @@ static int fill_kv(plait_attn_case *c, plait_random *r, int at_end, enum values 
     a->v_token_stride = a->v_head_stride;
     a->v_head_stride = a->v_page_stride;
     a->v_page_stride *= a->h_kv;
-    a->k = input(c, PLAIT_BUF_K, (size_t)(a->num_pages * a->k_page_stride), bytes, at_end, 0xff);
+    a->k = cache(c, PLAIT_BUF_K, &a->k_page_stride, bytes, at_end);
     if (a->op == PLAIT_OP_GQA)
-        a->v =
-            input(c, PLAIT_BUF_V, (size_t)(a->num_pages * a->v_page_stride), bytes, at_end, 0xff);
+        a->v = cache(c, PLAIT_BUF_V, &a->v_page_stride, bytes, at_end);
     c->key_base = calloc(max_seqs, sizeof(int64_t));
     for (int32_t s = 0; s < a->num_seqs && c->key_base; s++) {
         c->key_base[s] = c->flat ? 0 : keys;
@@ -462,6 +476,7 @@ int plait_attn_case_open(plait_attn_case *c, const plait_caps *caps, uint64_t se
     int good = choose_rows(c, &r, at_end, ranges, length);
     if (good && number % 9 == 4 && c->args.device < 0)
         choose_flat(c, length);
+    c->sparse = number % 32 == 30 && c->args.device < 0;
     good = good && choose_scales(c, &r, at_end) && fill_q(c, &r, at_end, values) &&
            fill_kv(c, &r, at_end, values, length) && open_outputs(c, &r, at_end, number) &&
            (number % 2 == 0 || choose_schedule(c, &r, at_end, length));
@@ -472,7 +487,11 @@ int plait_attn_case_open(plait_attn_case *c, const plait_caps *caps, uint64_t se
              number, (unsigned long long)seed, plait_dtype_name(a->q_dtype),
              plait_dtype_name(a->kv_dtype), plait_dtype_name(a->out_dtype), a->d_qk, a->d_v, a->h_q,
              a->h_kv, a->page_size, a->num_seqs, a->num_rows, values_name[values],
-             ranges_name[ranges], c->flat ? " in one page" : "", a->num_work);
+             ranges_name[ranges],
+             c->flat     ? " in one page"
+             : c->sparse ? " far apart"
+                         : "",
+             a->num_work);
     for (int i = 0; i < PLAIT_BUF_INPUTS; i++)
         plait_guard_read_only(&c->buf[i]);
     return good;

@@ -37,9 +37,17 @@ void plait_guard_close(plait_guard *g);
 /* 1 if what lies between the data and the pages around still is `fill`. */
 int plait_guard_clean(const plait_guard *g, int fill);
 
-/* Calls fn(arg); returns its result, or -1000 - signal if it died of SIGSEGV, SIGBUS, SIGILL or
-   SIGFPE. */
+/* `bytes` of zeros that take memory only where they are touched. */
+int plait_guard_open_sparse(plait_guard *g, size_t bytes);
+
+/* Calls fn(arg) and returns its result, a status; or PLAIT_GUARD_SIGNAL - signal if it died of a
+   signal or took longer than plait_guard_seconds, or what else it did to its caller. */
+enum { PLAIT_GUARD_SIGNAL = -1000, PLAIT_GUARD_MXCSR = -901, PLAIT_GUARD_REGISTERS = -902 };
+extern int plait_guard_seconds;
 int plait_guard_call(int (*fn)(void *arg), void *arg);
+
+/* NULL if such a result is PLAIT_OK, else what is wrong. */
+const char *plait_guard_reason(int result);
 
 /* ---- random numbers ------------------------------------------------------------------------- */
 
@@ -80,6 +88,7 @@ typedef struct plait_attn_case {
     float *lse_bases[2];
     int32_t n_workers, number;
     int flat;          /* all sequences share one page */
+    int sparse;        /* the cache lies beyond 2^31 elements */
     double *q, *k, *v; /* the logical values, decoded and scaled */
     int64_t *key_base; /* [num_seqs]: first logical key of each sequence */
     char text[200];    /* what the case is */

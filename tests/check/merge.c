@@ -320,11 +320,8 @@ const char *plait_check_merge(const plait_routine *routine, plait_random *r, int
         c.to.row_stride = p->row_stride;
         c.to.head_stride = p->head_stride;
     }
-    int result = why ? PLAIT_OK : plait_guard_call(run, &c);
-    if (!why && result < -900)
-        why = "it touched memory outside its buffers, or wrote to its inputs";
-    else if (!why && result != PLAIT_OK)
-        why = plait_last_error();
+    if (!why)
+        why = plait_guard_reason(plait_guard_call(run, &c));
     if (!why)
         *worst = compare(&c);
     if (!why && !(*worst <= 1))

@@ -184,11 +184,9 @@ static void close_case(struct rows_case *c)
 static const char *judge(struct rows_case *c, int (*run)(void *arg), const plait_guard *out0,
                          const plait_guard *out1)
 {
-    const int result = plait_guard_call(run, c);
-    if (result < -900)
-        return "it touched memory outside its buffers, or wrote to its inputs";
-    if (result != PLAIT_OK)
-        return plait_last_error();
+    const char *why = plait_guard_reason(plait_guard_call(run, c));
+    if (why)
+        return why;
     if (memcmp(out0->data, c->t[0].want, out0->bytes) != 0 ||
         (out1 && memcmp(out1->data, c->t[1].want, out1->bytes) != 0))
         return "its bytes are not those of the definition";

@@ -18,6 +18,7 @@ int main(int argc, char **argv)
     plait_check_counts n = {0, 0, 0, 0};
     plait_check_item item;
     int64_t passed = 0;
+    plait_guard_seconds = 3;
     for (int step = 0; step < 3 && argc == 2; step++)
         for (int32_t i = 0; plait_check_item_get(i, &item); i++) {
             if (!plait_kernel_match(item.name, argv[1]))
