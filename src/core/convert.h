@@ -44,26 +44,6 @@ static inline uint16_t plait_bf16_from_f32(float x)
     return (uint16_t)((u + 0x7fffu + (u >> 16 & 1u)) >> 16);
 }
 
-/*
- * plait_bf16_from_f32 of n values. Blocks of a constant length without branches are what compilers
- * turn into vectors at -O2.
- */
-static inline void plait_bf16_from_f32_row(uint16_t *restrict to, const float *restrict from,
-                                           int64_t n)
-{
-    int64_t i = 0;
-    for (; i + 16 <= n; i += 16) {
-        for (int j = 0; j < 16; j++) {
-            const uint32_t u = plait_f32_bits(from[i + j]);
-            const uint32_t nan = 0u - (uint32_t)((u & 0x7fffffffu) > 0x7f800000u);
-            const uint32_t rounded = u + 0x7fffu + (u >> 16 & 1u);
-            to[i + j] = (uint16_t)(((rounded & ~nan) | ((u | 0x400000u) & nan)) >> 16);
-        }
-    }
-    for (; i < n; i++)
-        to[i] = plait_bf16_from_f32(from[i]);
-}
-
 static inline float plait_f16_to_f32(uint16_t h)
 {
     const uint32_t sign = (uint32_t)(h & 0x8000u) << 16;

@@ -9,6 +9,7 @@
 
 #include "core/convert.h"
 #include "core/status.h"
+#include "kernel/routine.h"
 
 /* oneDNN's CPU runtime is OpenMP. Only this setting is used: one thread for each caller. */
 extern void omp_set_num_threads(int n);
@@ -390,20 +391,21 @@ static void *pack_rows(const plait_gemm *g, void *scratch, int32_t m, int32_t bu
                        const float *a, int64_t lda)
 {
     const struct shape *s = g->shape;
+    const plait_routine *round = plait_routine_best(PLAIT_ROUTINE_APPEND);
     const int64_t k = s->k;
     if (s->dtype == PLAIT_F32 && lda == k && m == bucket)
         return (void *)(uintptr_t)a;
     for (int32_t i = 0; i < m; i++) {
         const float *from = a + i * lda;
         float *to = (float *)scratch + i * k;
-        uint16_t *to_bf16 = (uint16_t *)scratch + i * k;
         if (s->dtype == PLAIT_F32)
             memcpy(to, from, (size_t)k * sizeof(float));
         else if (s->held == PLAIT_F32)
             for (int64_t j = 0; j < k; j++)
                 to[j] = round_to_bf16(from[j]);
         else
-            plait_bf16_from_f32_row(to_bf16, from, k);
+            round->convert((uint16_t *)scratch + i * k, PLAIT_BF16, from, PLAIT_F32, (int32_t)k,
+                           NULL);
     }
     return scratch;
 }

@@ -7,11 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/convert.h"
 #include "core/status.h"
 #include "engine/moe.h"
 #include "engine/pass_eagle3.h"
 #include "engine/pass_parts.h"
+#include "kernel/routine.h"
 
 enum { SMALL_PRODUCT = 1 << 18 }; /* multiply-adds that take less time than to wake a worker */
 
@@ -53,11 +53,17 @@ plait_status plait_pass_items(plait_pass *p, int32_t count, plait_pass_item_fn f
 
 void plait_pass_rms_norm(const float *x, const float *weight, int32_t n, float eps, float *out)
 {
-    float sum = 0;
-    for (int32_t i = 0; i < n; i++)
+    float sums[16] = {0}, sum = 0; /* independent, so that none waits for the one before */
+    int32_t i = 0;
+    for (; i + 16 <= n; i += 16)
+        for (int32_t j = 0; j < 16; j++)
+            sums[j] += x[i + j] * x[i + j];
+    for (; i < n; i++)
         sum += x[i] * x[i];
+    for (int32_t j = 0; j < 16; j++)
+        sum += sums[j];
     const float scale = 1.0f / sqrtf(sum / (float)n + eps);
-    for (int32_t i = 0; i < n; i++)
+    for (i = 0; i < n; i++)
         out[i] = x[i] * scale * weight[i];
 }
 
@@ -92,7 +98,8 @@ void plait_pass_put_query(const plait_attend *a, int64_t at, const float *values
         memcpy((float *)a->q + at, values, (size_t)n * sizeof(float));
         return;
     }
-    plait_bf16_from_f32_row((uint16_t *)a->q + at, values, n);
+    plait_routine_best(PLAIT_ROUTINE_APPEND)
+        ->convert((uint16_t *)a->q + at, PLAIT_BF16, values, PLAIT_F32, n, NULL);
 }
 
 /* A slice of the low-rank state that the queries are made of. */
