@@ -74,7 +74,8 @@ typedef struct plait_engine_options {
                                     of another kind whose kernels it does not name takes any */
     plait_comm *comm;            /* one rank for each handle, see below; NULL: threads */
     int32_t prefix_cache; /* 1: KV of prompts and outputs stays for requests that begin alike */
-    const plait_allocator *allocator; /* of caches and step buffers, kept until close; NULL: libc */
+    const plait_allocator *allocator; /* of caches and step buffers, kept until close; NULL: libc.
+                                         Weights, tables, requests and results are libc's */
     int32_t debug_ranks;   /* 1: all ranks compare a hash of their tokens at every step, and fail
                               with PLAIT_E_COMM and the rank's number where one differs */
     const char *draft_dir; /* PLAIT_DRAFT_EAGLE3: the head's config.json and safetensors */

@@ -8,7 +8,6 @@
  * nothing is drafted. Walk and comparison are bounded, so that a long context costs no more than a
  * short one. No weights, no KV: any checkpoint has it.
  */
-#include <stdlib.h>
 #include <string.h>
 
 #include "core/status.h"
@@ -28,37 +27,44 @@ struct index {
 
 typedef struct plait_ngram {
     int32_t num_heads; /* a power of two */
-    int32_t *memory;
+    plait_arena arena; /* of this and of what it points to */
     struct index index[PLAIT_SESSION_BATCH];
 } plait_ngram;
 
 static void close_index(plait_session *s)
 {
     plait_ngram *g = s->drafter_data;
+    plait_arena arena = {0};
     if (g)
-        free(g->memory);
-    free(g);
+        arena = g->arena;
+    plait_arena_free(&arena, s->allocator);
     s->drafter_data = NULL;
+}
+
+static plait_ngram *lay_out(plait_arena *arena, size_t heads, size_t length)
+{
+    plait_ngram measured, *g = plait_arena_take(arena, 1, sizeof *g);
+    plait_ngram *to = g ? g : &measured;
+    to->num_heads = (int32_t)heads;
+    for (size_t i = 0; i < PLAIT_SESSION_BATCH; i++) {
+        to->index[i].heads = plait_arena_take(arena, heads, sizeof *to->index[i].heads);
+        to->index[i].older = plait_arena_take(arena, length, sizeof *to->index[i].older);
+    }
+    return g;
 }
 
 static plait_status open_index(plait_session *s)
 {
     const size_t length = (size_t)s->pass->model->config->max_position;
-    plait_ngram *g = calloc(1, sizeof *g);
-    s->drafter_data = g;
-    if (!g)
-        return plait_fail(PLAIT_E_NOMEM, "no memory for an index of pairs");
+    plait_arena arena = {0};
     size_t heads = 1;
     while (heads < length)
         heads *= 2;
-    g->num_heads = (int32_t)heads;
-    g->memory = malloc(PLAIT_SESSION_BATCH * (heads + length) * sizeof *g->memory);
-    if (!g->memory)
-        return plait_fail(PLAIT_E_NOMEM, "no memory for indices of %zu tokens each", length);
-    for (size_t i = 0; i < PLAIT_SESSION_BATCH; i++) {
-        g->index[i].heads = g->memory + i * (heads + length);
-        g->index[i].older = g->index[i].heads + heads;
-    }
+    lay_out(&arena, heads, length);
+    PLAIT_TRY(plait_arena_reserve(&arena, s->allocator, "an index of pairs"));
+    plait_ngram *g = lay_out(&arena, heads, length);
+    g->arena = arena;
+    s->drafter_data = g;
     return PLAIT_OK;
 }
 

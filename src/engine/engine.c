@@ -159,7 +159,7 @@ static plait_status load_rank(plait_rank *r)
     p.n_local_ranks = e->options.comm ? e->pin_ranks : e->num_ranks;
     PLAIT_TRY(plait_pool_open(&p, &r->pool));
     const plait_executor *executor = plait_pool_executor(r->pool);
-    PLAIT_TRY(plait_gemm_set_open(executor->n_workers, PLAIT_ENGINE_ROWS, &r->gemms));
+    PLAIT_TRY(plait_gemm_set_open(executor->n_workers, PLAIT_ENGINE_ROWS, o->allocator, &r->gemms));
     r->model.rank = r->rank;
     r->model.n_ranks = e->num_ranks;
     r->model.n_slices = executor->n_workers;

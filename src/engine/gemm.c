@@ -8,6 +8,7 @@
 #include <sys/mman.h>
 
 #include "core/convert.h"
+#include "core/memory.h"
 #include "core/status.h"
 #include "kernel/routine.h"
 
@@ -55,6 +56,7 @@ struct plait_gemm_set {
     plait_dtype bf16_held; /* what holds bf16: float32 where oneDNN has no products of bf16 */
     int32_t n_workers, max_m, n_buckets;
     int32_t buckets[MAX_BUCKETS];
+    const plait_allocator *allocator;       /* of the workers' memory */
     size_t a_bytes, c_bytes, scratch_bytes; /* of each worker */
     struct worker_memory *workers;
     struct shape *shapes;
@@ -141,7 +143,8 @@ static void list_buckets(plait_gemm_set *set)
     }
 }
 
-plait_status plait_gemm_set_open(int32_t n_workers, int32_t max_m, plait_gemm_set **out)
+plait_status plait_gemm_set_open(int32_t n_workers, int32_t max_m, const plait_allocator *allocator,
+                                 plait_gemm_set **out)
 {
     *out = NULL;
     omp_set_num_threads(1);
@@ -151,6 +154,7 @@ plait_status plait_gemm_set_open(int32_t n_workers, int32_t max_m, plait_gemm_se
     set->workers = calloc((size_t)n_workers, sizeof *set->workers);
     set->n_workers = n_workers;
     set->max_m = max_m;
+    set->allocator = allocator;
     list_buckets(set);
     plait_status status = set->workers ? PLAIT_OK : plait_fail(PLAIT_E_NOMEM, "no memory");
     if (status == PLAIT_OK)
@@ -182,6 +186,14 @@ static void close_shape(plait_gemm_set *set, struct shape *shape)
     free(shape);
 }
 
+static void free_worker(const plait_gemm_set *set, struct worker_memory *m)
+{
+    plait_mem_free(set->allocator, m->a, set->a_bytes);
+    plait_mem_free(set->allocator, m->c, set->c_bytes);
+    plait_mem_free(set->allocator, m->scratch, set->scratch_bytes);
+    m->a = m->c = m->scratch = NULL;
+}
+
 void plait_gemm_set_close(plait_gemm_set **set_ptr)
 {
     plait_gemm_set *set = *set_ptr;
@@ -201,9 +213,7 @@ void plait_gemm_set_close(plait_gemm_set **set_ptr)
     }
     for (int32_t w = 0; set->workers && w < set->n_workers; w++) {
         dnnl_stream_destroy(set->workers[w].stream);
-        free(set->workers[w].a);
-        free(set->workers[w].c);
-        free(set->workers[w].scratch);
+        free_worker(set, &set->workers[w]);
     }
     dnnl_engine_destroy(set->engine);
     free(set->workers);
@@ -211,24 +221,28 @@ void plait_gemm_set_close(plait_gemm_set **set_ptr)
     *set_ptr = NULL;
 }
 
+static size_t larger(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
 /* Enlarges each worker's memory. Its content does not outlive a run, so nothing is copied. */
 static plait_status grow(plait_gemm_set *set, size_t a, size_t c, size_t scratch)
 {
+    static const char *const what = "rows of matrix products";
     if (a <= set->a_bytes && c <= set->c_bytes && scratch <= set->scratch_bytes)
         return PLAIT_OK;
-    set->a_bytes = a > set->a_bytes ? a : set->a_bytes;
-    set->c_bytes = c > set->c_bytes ? c : set->c_bytes;
-    set->scratch_bytes = scratch > set->scratch_bytes ? scratch : set->scratch_bytes;
+    for (int32_t w = 0; w < set->n_workers; w++)
+        free_worker(set, &set->workers[w]);
+    set->a_bytes = larger(a, set->a_bytes);
+    set->c_bytes = larger(c, set->c_bytes);
+    /* Some primitives need none. */
+    set->scratch_bytes = larger(larger(scratch, set->scratch_bytes), PLAIT_ALIGN);
     for (int32_t w = 0; w < set->n_workers; w++) {
         struct worker_memory *m = &set->workers[w];
-        free(m->a);
-        free(m->c);
-        free(m->scratch);
-        m->a = new_bytes(set->a_bytes);
-        m->c = new_bytes(set->c_bytes);
-        m->scratch = new_bytes(set->scratch_bytes);
-        if (!m->a || !m->c || !m->scratch)
-            return plait_fail(PLAIT_E_NOMEM, "no memory for matrix products");
+        PLAIT_TRY(plait_mem_alloc(set->allocator, set->a_bytes, what, &m->a));
+        PLAIT_TRY(plait_mem_alloc(set->allocator, set->c_bytes, what, &m->c));
+        PLAIT_TRY(plait_mem_alloc(set->allocator, set->scratch_bytes, what, &m->scratch));
         /* Rows beyond m in a bucket are computed and dropped; they need only be numbers. */
         memset(m->a, 0, set->a_bytes);
     }

@@ -16,13 +16,16 @@
 #include <stdint.h>
 
 #include <plait/dtype.h>
+#include <plait/memory.h>
 #include <plait/status.h>
 
 typedef struct plait_gemm_set plait_gemm_set; /* primitives, and scratch memory of each worker */
 typedef struct plait_gemm plait_gemm;         /* one weight matrix */
 
-/* max_m: most rows of a call. The set's limits for k and n grow as matrices are opened. */
-plait_status plait_gemm_set_open(int32_t n_workers, int32_t max_m, plait_gemm_set **out);
+/* max_m: most rows of a call. The set's limits for k and n grow as matrices are opened, and with
+   them the workers' memory, which is the allocator's (NULL: libc). */
+plait_status plait_gemm_set_open(int32_t n_workers, int32_t max_m, const plait_allocator *allocator,
+                                 plait_gemm_set **out);
 void plait_gemm_set_close(plait_gemm_set **set);
 
 /*

@@ -4,7 +4,6 @@
 
 #include <math.h>
 #include <stdatomic.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "core/status.h"
@@ -461,11 +460,6 @@ plait_status plait_pass_logits(plait_pass *p, const float *states, int32_t n)
 
 /* ---- buffers --------------------------------------------------------------------------------- */
 
-void *plait_pass_floats(int64_t n)
-{
-    return aligned_alloc(64, ((size_t)n * sizeof(float) + 127) / 64 * 64);
-}
-
 static int64_t widest_unit(const plait_layer *layer, int64_t widest)
 {
     for (int32_t u = 0; u < layer->num_units; u++) {
@@ -486,54 +480,62 @@ static int64_t mid_width(const plait_model *m)
     return m->eagle3 ? widest_unit(&m->eagle3->layer, widest) : widest;
 }
 
-static int open_worker(const plait_pass *p, plait_pass_worker *w)
+static float *floats(plait_arena *arena, int64_t n)
+{
+    return plait_arena_take(arena, (size_t)n, sizeof(float));
+}
+
+static int32_t *ints(plait_arena *arena, int64_t n)
+{
+    return plait_arena_take(arena, (size_t)n, sizeof(int32_t));
+}
+
+static void lay_out_worker(plait_arena *arena, const plait_pass *p, plait_pass_worker *w)
 {
     const plait_config *c = p->model->config;
     const int64_t rows = p->max_rows, hidden = c->hidden_size;
-    w->in = plait_pass_floats(rows * hidden);
-    w->mid = plait_pass_floats(rows * mid_width(p->model));
-    w->out = plait_pass_floats(rows * hidden);
-    w->sum = plait_pass_floats(rows * hidden);
-    w->head = plait_pass_floats(rows * (c->qk_nope_dim + c->qk_rope_dim));
-    w->rows = plait_pass_floats(rows);
-    w->weights = plait_pass_floats(rows);
-    w->route = plait_pass_floats(2 * (int64_t)c->num_experts + 1);
-    return w->in && w->mid && w->out && w->sum && w->head && w->rows && w->weights && w->route;
+    w->in = floats(arena, rows * hidden);
+    w->mid = floats(arena, rows * mid_width(p->model));
+    w->out = floats(arena, rows * hidden);
+    w->sum = floats(arena, rows * hidden);
+    w->head = floats(arena, rows * (c->qk_nope_dim + c->qk_rope_dim));
+    w->rows = ints(arena, rows);
+    w->weights = floats(arena, rows);
+    w->route = floats(arena, 2 * (int64_t)c->num_experts);
 }
 
-static int open_buffers(plait_pass *p)
+static void lay_out(plait_arena *arena, plait_pass *p)
 {
     const plait_model *m = p->model;
     const plait_config *c = m->config;
     const int64_t rows = p->max_rows, hidden = c->hidden_size;
     const int64_t pieces = (int64_t)p->max_logit_rows * m->head.stride;
-    p->x = plait_pass_floats(rows * hidden);
-    p->y = plait_pass_floats(rows * hidden);
-    p->hidden = plait_pass_floats(rows * hidden);
-    p->join = plait_pass_floats(rows * 2 * hidden);
-    p->query = c->q_lora_rank ? plait_pass_floats(rows * c->q_lora_rank) : NULL;
-    p->latent = plait_pass_floats(rows * (c->kv_lora_rank + c->qk_rope_dim));
-    p->values = plait_pass_floats(rows * m->num_heads * c->v_dim);
-    p->sum = plait_pass_floats(rows * hidden);
-    p->total = plait_pass_floats(rows * hidden);
-    p->routing = plait_pass_floats(rows * c->num_experts + 1);
-    p->experts = plait_pass_floats(rows * c->experts_per_token + 1);
-    p->weights = plait_pass_floats(rows * c->experts_per_token + 1);
-    p->margin = plait_pass_floats(rows);
-    p->unit_worker = plait_pass_floats(c->num_experts + 1 + p->n_workers);
-    p->unit_rows = plait_pass_floats(c->num_experts + 1);
-    p->unit_load = plait_pass_floats(2 * (int64_t)p->n_workers);
-    p->logits = plait_pass_floats((int64_t)p->max_logit_rows * c->vocab_size);
-    p->piece = plait_pass_floats(pieces);
-    p->pieces = plait_pass_floats(pieces * m->n_ranks);
-    p->workers = calloc((size_t)p->n_workers, sizeof *p->workers);
-    int ok = p->x && p->y && p->hidden && p->join && (p->query || !c->q_lora_rank) && p->latent &&
-             p->values && p->sum && p->total && p->routing && p->experts && p->weights &&
-             p->margin && p->unit_worker && p->unit_rows && p->unit_load && p->logits && p->piece &&
-             p->pieces && p->workers;
-    for (int32_t w = 0; ok && w < p->n_workers; w++)
-        ok = open_worker(p, &p->workers[w]);
-    return ok;
+    p->x = floats(arena, rows * hidden);
+    p->y = floats(arena, rows * hidden);
+    p->hidden = floats(arena, rows * hidden);
+    p->join = floats(arena, rows * 2 * hidden);
+    p->query = floats(arena, rows * c->q_lora_rank);
+    p->latent = floats(arena, rows * (c->kv_lora_rank + c->qk_rope_dim));
+    p->values = floats(arena, rows * m->num_heads * c->v_dim);
+    p->sum = floats(arena, rows * hidden);
+    p->total = floats(arena, rows * hidden);
+    p->routing = floats(arena, rows * c->num_experts);
+    p->experts = ints(arena, rows * c->experts_per_token);
+    p->weights = floats(arena, rows * c->experts_per_token);
+    p->margin = floats(arena, rows);
+    p->unit_worker = ints(arena, c->num_experts + 1 + p->n_workers);
+    p->unit_rows = ints(arena, c->num_experts);
+    p->unit_load = plait_arena_take(arena, (size_t)p->n_workers, sizeof *p->unit_load);
+    p->logits = floats(arena, (int64_t)p->max_logit_rows * c->vocab_size);
+    p->piece = floats(arena, pieces);
+    p->pieces = floats(arena, pieces * m->n_ranks);
+    p->workers = plait_arena_take(arena, (size_t)p->n_workers, sizeof *p->workers);
+    for (int32_t w = 0; w < p->n_workers; w++) {
+        plait_pass_worker measured;
+        lay_out_worker(arena, p, p->workers ? &p->workers[w] : &measured);
+    }
+    if (m->eagle3)
+        plait_pass_eagle3_lay_out(arena, p);
 }
 
 plait_status plait_pass_open(const plait_model *model, const plait_rope_table *rope,
@@ -550,27 +552,14 @@ plait_status plait_pass_open(const plait_model *model, const plait_rope_table *r
     p->n_workers = executor->n_workers;
     p->max_rows = max_rows;
     p->max_logit_rows = max_logit_rows;
-    if (open_buffers(p) && (!model->eagle3 || plait_pass_eagle3_open(p)))
-        return PLAIT_OK;
-    plait_pass_close(p);
-    return plait_fail(PLAIT_E_NOMEM, "no memory for passes of %d rows", (int)max_rows);
+    lay_out(&p->arena, p);
+    PLAIT_TRY(plait_arena_reserve(&p->arena, attend->options.allocator, "passes of a step"));
+    lay_out(&p->arena, p);
+    return PLAIT_OK;
 }
 
 void plait_pass_close(plait_pass *p)
 {
-    plait_pass_eagle3_close(p);
-    void *const all[] = {p->x,       p->y,      p->hidden,      p->join,      p->latent,
-                         p->values,  p->sum,    p->total,       p->routing,   p->experts,
-                         p->weights, p->margin, p->unit_worker, p->unit_rows, p->unit_load,
-                         p->logits,  p->piece,  p->pieces,      p->query};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        free(all[i]);
-    for (int32_t i = 0; p->workers && i < p->n_workers; i++) {
-        plait_pass_worker *w = &p->workers[i];
-        void *const own[] = {w->in, w->mid, w->out, w->sum, w->head, w->rows, w->weights, w->route};
-        for (size_t j = 0; j < sizeof own / sizeof *own; j++)
-            free(own[j]);
-    }
-    free(p->workers);
+    plait_arena_free(&p->arena, p->attend ? p->attend->options.allocator : NULL);
     memset(p, 0, sizeof *p);
 }

@@ -8,6 +8,7 @@
 #ifndef PLAIT_ENGINE_MODEL_PASS_H
 #define PLAIT_ENGINE_MODEL_PASS_H
 
+#include "core/memory.h"
 #include "engine/attend.h"
 #include "engine/kvcache.h"
 #include "engine/model.h"
@@ -49,6 +50,7 @@ typedef struct plait_pass {
     float *logits;                    /* [max_logit_rows][vocab] result of plait_pass_logits */
     float *piece, *pieces;            /* this rank's and all ranks' parts of the logits */
     plait_pass_worker *workers;
+    plait_arena arena; /* of all of these */
 
     /* The rows in progress, for the tasks. */
     float eps; /* of norms */
@@ -60,6 +62,7 @@ typedef struct plait_pass {
     int32_t head_rows;
 } plait_pass;
 
+/* Memory comes from attend's allocator. */
 plait_status plait_pass_open(const plait_model *model, const plait_rope_table *rope,
                              const float *embedding, plait_attend *attend,
                              const plait_executor *executor, int32_t max_rows,

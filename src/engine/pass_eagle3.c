@@ -3,7 +3,6 @@
 #include "engine/pass_eagle3.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "core/status.h"
@@ -163,31 +162,17 @@ plait_status plait_pass_eagle3_logits(plait_pass *p, const float *states, int32_
 
 /* ---- buffers --------------------------------------------------------------------------------- */
 
-bool plait_pass_eagle3_open(plait_pass *p)
+void plait_pass_eagle3_lay_out(plait_arena *arena, plait_pass *p)
 {
     const plait_eagle3 *m = p->model->eagle3;
-    const int64_t rows = p->max_rows, hidden = p->model->config->hidden_size;
-    const int64_t d = m->shared->config.head_dim;
-    plait_pass_eagle3 *e = calloc(1, sizeof *e);
+    const size_t rows = (size_t)p->max_rows, hidden = (size_t)p->model->config->hidden_size;
+    const size_t d = (size_t)m->shared->config.head_dim;
+    plait_pass_eagle3 measured, *e = plait_arena_take(arena, 1, sizeof *e);
     p->eagle3 = e;
-    if (!e)
-        return false;
-    e->aux = plait_pass_floats(rows * PLAIT_EAGLE3_AUX * hidden);
-    e->fused = plait_pass_floats(rows * hidden);
-    e->q = plait_pass_floats(rows * m->num_heads * d);
-    e->kv = plait_pass_floats(rows * 2 * m->num_kv_heads * d);
-    return e->aux && e->fused && e->q && e->kv;
-}
-
-void plait_pass_eagle3_close(plait_pass *p)
-{
-    plait_pass_eagle3 *e = p->eagle3;
-    if (!e)
-        return;
-    free(e->aux);
-    free(e->fused);
-    free(e->q);
-    free(e->kv);
-    free(e);
-    p->eagle3 = NULL;
+    e = e ? e : &measured;
+    memset(e, 0, sizeof *e);
+    e->aux = plait_arena_take(arena, rows * PLAIT_EAGLE3_AUX * hidden, sizeof *e->aux);
+    e->fused = plait_arena_take(arena, rows * hidden, sizeof *e->fused);
+    e->q = plait_arena_take(arena, rows * (size_t)m->num_heads * d, sizeof *e->q);
+    e->kv = plait_arena_take(arena, rows * 2 * (size_t)m->num_kv_heads * d, sizeof *e->kv);
 }

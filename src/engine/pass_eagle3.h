@@ -20,10 +20,9 @@ typedef struct plait_pass_eagle3 {
     float *q, *kv; /* [max_rows] queries of this rank's heads; keys and values */
 } plait_pass_eagle3;
 
-/* Buffers for pass->model->eagle3 into pass->eagle3; false without memory. attend and rope are to
-   be set before a pass. */
-bool plait_pass_eagle3_open(plait_pass *pass);
-void plait_pass_eagle3_close(plait_pass *pass);
+/* Buffers for pass->model->eagle3 into pass->eagle3. attend and rope are to be set before a pass.
+ */
+void plait_pass_eagle3_lay_out(plait_arena *arena, plait_pass *pass);
 
 /* Keeps the residual stream that enters `layer`, if the head takes it. */
 void plait_pass_eagle3_keep(plait_pass *pass, int32_t layer);

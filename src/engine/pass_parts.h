@@ -29,7 +29,4 @@ plait_status plait_pass_mlp(plait_pass *pass);
 plait_status plait_pass_head(plait_pass *pass, const plait_head *head, const float *states,
                              int32_t n);
 
-/* Aligned memory for n floats, NULL if there is none. */
-void *plait_pass_floats(int64_t n);
-
 #endif

@@ -2,7 +2,6 @@
 /* session.c: what a step of one rank needs: scratch memory, pages and plans, choices. */
 #include "engine/session.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "core/status.h"
@@ -12,33 +11,35 @@ static int32_t hidden_size(const plait_session *s)
     return s->pass->model->config->hidden_size;
 }
 
-plait_status plait_session_open(plait_session *s)
+static void lay_out(plait_arena *arena, plait_session *s)
 {
     const size_t rows = (size_t)s->pass->max_rows, hidden = (size_t)hidden_size(s);
     const size_t length = (size_t)s->pass->model->config->max_position;
-    s->max_rows = s->pass->max_rows;
-    s->ids = malloc(rows * sizeof *s->ids);
-    s->chosen = malloc(rows * sizeof *s->chosen);
-    s->tables = malloc(rows * sizeof *s->tables);
-    s->counts = malloc(rows * sizeof *s->counts);
-    s->starts = malloc(rows * sizeof *s->starts);
-    s->is_prompt = malloc(rows * sizeof *s->is_prompt);
-    s->states = malloc(rows * hidden * sizeof *s->states);
-    s->text.text = malloc(plait_reader_room(s->tokenizer, PLAIT_MAX_SPEC_TOKENS + 1));
-    s->text.scratch = malloc(plait_tokenizer_max_push(s->tokenizer));
-    int ok = s->text.text && s->text.scratch && s->ids && s->chosen && s->tables && s->counts &&
-             s->starts && s->is_prompt && s->states;
-    for (int32_t i = 0; ok && i < PLAIT_SESSION_BATCH; i++) {
+    s->ids = plait_arena_take(arena, rows, sizeof *s->ids);
+    s->chosen = plait_arena_take(arena, rows, sizeof *s->chosen);
+    s->tables = plait_arena_take(arena, rows, sizeof *s->tables);
+    s->counts = plait_arena_take(arena, rows, sizeof *s->counts);
+    s->starts = plait_arena_take(arena, rows, sizeof *s->starts);
+    s->is_prompt = plait_arena_take(arena, rows, sizeof *s->is_prompt);
+    s->states = plait_arena_take(arena, rows * hidden, sizeof *s->states);
+    s->text.text =
+        plait_arena_take(arena, plait_reader_room(s->tokenizer, PLAIT_MAX_SPEC_TOKENS + 1), 1);
+    s->text.scratch = plait_arena_take(arena, plait_tokenizer_max_push(s->tokenizer), 1);
+    for (int32_t i = 0; i < PLAIT_SESSION_BATCH; i++) {
         plait_sequence *q = &s->sequences[i];
-        q->ids = malloc(length * sizeof *q->ids);
-        q->state = malloc(hidden * sizeof *q->state);
-        ok = q->ids && q->state;
+        q->ids = plait_arena_take(arena, length, sizeof *q->ids);
+        q->state = plait_arena_take(arena, hidden, sizeof *q->state);
     }
-    if (!ok) {
-        plait_session_close(s);
-        return plait_fail(PLAIT_E_NOMEM, "no memory for a session");
-    }
-    PLAIT_TRY(plait_sample_open(s));
+    plait_sample_lay_out(arena, s);
+}
+
+plait_status plait_session_open(plait_session *s)
+{
+    s->max_rows = s->pass->max_rows;
+    s->allocator = s->pass->attend->options.allocator;
+    lay_out(&s->arena, s);
+    PLAIT_TRY(plait_arena_reserve(&s->arena, s->allocator, "sequences and rows of a step"));
+    lay_out(&s->arena, s);
     return s->drafter && s->drafter->open ? s->drafter->open(s) : PLAIT_OK;
 }
 
@@ -46,15 +47,7 @@ void plait_session_close(plait_session *s)
 {
     if (s->drafter && s->drafter->close)
         s->drafter->close(s);
-    plait_sample_close(s);
-    void *const all[] = {s->ids,       s->chosen, s->tables,    s->counts,      s->starts,
-                         s->is_prompt, s->states, s->text.text, s->text.scratch};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        free(all[i]);
-    for (int32_t i = 0; i < PLAIT_SESSION_BATCH; i++) {
-        free(s->sequences[i].ids);
-        free(s->sequences[i].state);
-    }
+    plait_arena_free(&s->arena, s->allocator);
     memset(s, 0, sizeof *s);
 }
 

@@ -108,8 +108,12 @@ typedef struct plait_session {
     float *states; /* [max_rows][hidden] */
     plait_sampler sampler;
     plait_text_buffer text; /* that became final in a sequence's step */
+
+    plait_arena arena; /* of what the session and its sequences point to */
+    const plait_allocator *allocator;
 } plait_session;
 
+/* Memory comes from the allocator of pass->attend. */
 plait_status plait_session_open(plait_session *session);
 void plait_session_close(plait_session *session);
 
@@ -127,8 +131,7 @@ plait_status plait_session_begin(plait_session *session, plait_kv_group *group, 
 
 /* ---- session_sample.c ------------------------------------------------------------------------ */
 
-plait_status plait_sample_open(plait_session *session);
-void plait_sample_close(plait_session *session);
+void plait_sample_lay_out(plait_arena *arena, plait_session *session);
 
 /* Refuses by name what is wrong in a request's sampling. */
 plait_status plait_sample_check(const plait_request *request, int32_t index);

@@ -52,27 +52,15 @@ plait_status plait_sample_open_result(const plait_request *r, int64_t num_new, p
 
 /* ---- buffers --------------------------------------------------------------------------------- */
 
-plait_status plait_sample_open(plait_session *s)
+void plait_sample_lay_out(plait_arena *arena, plait_session *s)
 {
     plait_sampler *m = &s->sampler;
     const size_t vocab = (size_t)vocab_size(s), rows = (size_t)s->max_rows;
-    m->picks = malloc(rows * sizeof *m->picks);
-    m->probs = malloc(vocab * sizeof *m->probs);
-    m->order = malloc(vocab * sizeof *m->order);
     const int keeps = s->drafter && s->drafter->advance;
-    m->draft_probs = keeps ? malloc(rows * vocab * sizeof *m->draft_probs) : NULL;
-    if (m->picks && m->probs && m->order && (m->draft_probs || !keeps))
-        return PLAIT_OK;
-    return plait_fail(PLAIT_E_NOMEM, "no memory to sample from %zu tokens", vocab);
-}
-
-void plait_sample_close(plait_session *s)
-{
-    plait_sampler *m = &s->sampler;
-    free(m->picks);
-    free(m->probs);
-    free(m->order);
-    free(m->draft_probs);
+    m->picks = plait_arena_take(arena, rows, sizeof *m->picks);
+    m->probs = plait_arena_take(arena, vocab, sizeof *m->probs);
+    m->order = plait_arena_take(arena, vocab, sizeof *m->order);
+    m->draft_probs = plait_arena_take(arena, keeps ? rows * vocab : 0, sizeof *m->draft_probs);
 }
 
 /* ---- one row --------------------------------------------------------------------------------- */

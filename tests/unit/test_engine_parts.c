@@ -163,7 +163,7 @@ static void gemm_equals_double_products(void **state)
     for (int bf16 = 0; bf16 < 2; bf16++) {
         plait_gemm_set *set;
         plait_gemm *g;
-        assert_int_equal(plait_gemm_set_open(2, M, &set), PLAIT_OK);
+        assert_int_equal(plait_gemm_set_open(2, M, NULL, &set), PLAIT_OK);
         assert_int_equal(plait_gemm_open(set, bf16 ? PLAIT_BF16 : PLAIT_F32, w, K, N, 1, K, &g),
                          PLAIT_OK);
         for (int m = 1; m <= M; m++) {
