@@ -65,10 +65,12 @@ void plait_guard_close(plait_guard *g)
 
 int plait_guard_clean(const plait_guard *g, int fill)
 {
+    if (!g->map)
+        return 1;
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
     const unsigned char *first = (const unsigned char *)g->map + page;
     const unsigned char *end = (const unsigned char *)g->map + g->map_bytes - page;
-    for (const unsigned char *p = first; g->map && p < end; p++)
+    for (const unsigned char *p = first; p < end; p++)
         if ((p < g->data || p >= g->data + g->bytes) && *p != fill)
             return 0;
     return 1;
