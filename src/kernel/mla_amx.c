@@ -135,9 +135,8 @@ static void add_values(const struct scratch *x, int32_t at, int not_finite)
 static plait_status run(const plait_attn_args *args, int32_t worker, int32_t n_workers)
 {
     struct scratch x;
-    scratch_open(&x, args, worker);
     configure();
-    plait_mla_run(args, worker, n_workers, attend, &x);
+    run_blocks(args, worker, n_workers, &x);
     _tile_release();
     return PLAIT_OK;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernel/mla_bf16_tmpl.h - MLA for bf16 queries and caches, but for its two products.
+ * kernel/mla_bf16_tmpl.h - MLA and GQA for bf16 queries and caches, but for their two products. For
+ *   GQA a block holds rows x heads of one KV head, and v comes from rows of its own.
  *
  * Layout: lines (rows x heads) go in groups of 16, one to a lane. Per block of up to 128 lines, and
  *   per tile of 128 keys (a chunk is 32 values, 64 bytes):
@@ -49,8 +50,10 @@ struct scratch {
     float *acc;
     int64_t acc_stride;
     plait_mla_lines *lines;
-    const char *row[2][tile]; /* addresses of this tile's keys and of the next one's */
-    int32_t keys;             /* of this tile that are computed, a multiple of 32 */
+    const char *row[2][tile];     /* addresses of this tile's keys and of the next one's */
+    const char *value[tile];      /* GQA: of this tile's values */
+    const plait_attn_work *whole; /* the item that the lines are of */
+    int32_t keys;                 /* of this tile that are computed, a multiple of 32 */
     plait_mla_view view[max_groups];
 };
 
@@ -133,8 +136,8 @@ static inline __m512i load_chunk(const char *row, int32_t c, int32_t d)
 
 /* Copies keys [lo, hi) of the tile to k and v. Of those outside, k keeps what it holds, for their
    scores are masked; v gets zeros, for their weights are 0. */
-static void pack_tile(const struct scratch *x, const char *const *row, int32_t d, int32_t lo,
-                      int32_t hi)
+static void pack_tile(const struct scratch *x, const char *const *row, int32_t d, int mla,
+                      int32_t lo, int32_t hi)
 {
     const __m512i zero = _mm512_setzero_si512();
     for (int32_t i = 0; i < x->keys; i += 2) {
@@ -146,9 +149,26 @@ static void pack_tile(const struct scratch *x, const char *const *row, int32_t d
             const __m512i b = in1 ? load_chunk(row[i + 1], c, d) : zero;
             _mm512_store_si512(k, a);
             _mm512_store_si512(k + line_bytes, b);
-            if (c >= 2 * x->blocks)
+            if (!mla || c >= 2 * x->blocks)
                 continue;
             char *to = v + (size_t)line_bytes * (size_t)(c / 2 * (tile / 2) * 4 + c % 2 * 2);
+            _mm512_store_si512(to, _mm512_unpacklo_epi16(a, b));
+            _mm512_store_si512(to + line_bytes, _mm512_unpackhi_epi16(a, b));
+        }
+    }
+}
+
+/* The same for v where it is no part of k. */
+static void pack_values(const struct scratch *x, const char *const *row, int32_t d, int32_t lo,
+                        int32_t hi)
+{
+    for (int32_t i = 0; i < x->keys; i += 2) {
+        const int in0 = i >= lo && i < hi, in1 = i + 1 >= lo && i + 1 < hi;
+        char *v = x->v + (size_t)line_bytes * (size_t)(i / 2 * 4);
+        for (int32_t c = 0; c < 2 * x->blocks; c++) {
+            char *to = v + (size_t)line_bytes * (size_t)(c / 2 * (tile / 2) * 4 + c % 2 * 2);
+            const __m512i a = in0 ? load_chunk(row[i], c, d) : _mm512_setzero_si512();
+            const __m512i b = in1 ? load_chunk(row[i + 1], c, d) : _mm512_setzero_si512();
             _mm512_store_si512(to, _mm512_unpacklo_epi16(a, b));
             _mm512_store_si512(to + line_bytes, _mm512_unpackhi_epi16(a, b));
         }
@@ -317,6 +337,8 @@ static void attend_tile(struct scratch *x, int32_t at, const char *const *ahead)
     }
     for (int32_t g = 0; g < groups; g += 2) {
         const int32_t n = g + 1 < groups ? 2 : 1;
+        if (x->view[g] == PLAIT_MLA_NONE && (n == 1 || x->view[g + 1] == PLAIT_MLA_NONE) && g > 0)
+            continue; /* the first groups' scores are what the next tile is prefetched with */
         score(x, g, n, g == 0 ? ahead : NULL);
         for (int32_t i = 0; i < n; i++) {
             if (x->view[g + i] == PLAIT_MLA_FULL)
@@ -333,31 +355,38 @@ static void attend(const plait_attn_args *args, const plait_attn_work *item, int
 {
     struct scratch *x = scratch;
     plait_mla_lines *l = x->lines;
+    const int mla = args->op == PLAIT_OP_MLA;
+    const int32_t kv_head = plait_attn_kv_head(args, item->head_begin);
     plait_mla_lines_open(l, args, item, first, lanes);
     const int32_t begin = l->kv_begin, end = l->kv_end;
     if (begin < end) {
         for (int32_t g = 0; g < l->padded / lanes; g++)
             pack_q(x, args, item, first, g);
         memset(x->acc, 0, sizeof(float) * (size_t)(l->padded * x->acc_stride));
-        plait_mla_key_rows(args, item->seq, begin / tile * tile, tile, begin, end, x->row[0]);
+        plait_mla_key_rows(args, item->seq, kv_head, begin / tile * tile, tile, begin, end,
+                           x->row[0]);
     }
     int32_t now = 0;
     for (int32_t at = begin / tile * tile; begin < end && at < end; at += tile, now = !now) {
         const int more = at + tile < end;
         if (more)
-            plait_mla_key_rows(args, item->seq, at + tile, tile, begin, end, x->row[!now]);
+            plait_mla_key_rows(args, item->seq, kv_head, at + tile, tile, begin, end, x->row[!now]);
         const int32_t stop = end - at < tile ? end - at : tile;
         x->keys = (stop + 31) / 32 * 32;
-        pack_tile(x, x->row[now], args->d_qk, begin > at ? begin - at : 0, stop);
+        const int32_t lo = begin > at ? begin - at : 0;
+        pack_tile(x, x->row[now], args->d_qk, mla, lo, stop);
+        if (!mla) {
+            plait_mla_value_rows(args, item->seq, kv_head, at, tile, begin, end, x->value);
+            pack_values(x, x->value, args->d_v, lo, stop);
+        }
         attend_tile(x, at, more ? x->row[!now] : NULL);
     }
     for (int32_t i = 0; i < l->n; i++) {
         float *acc = x->acc + i * x->acc_stride;
         if (l->begin[i] < l->end[i])
             finish_line(acc, x->acc_stride,
-                        args->out_scale / l->sum[i] *
-                            plait_attn_scale(args->k_scale, args->k_scale_n, 0));
-        plait_mla_line_write(l, args, item, first, i, acc);
+                        args->out_scale / l->sum[i] * plait_mla_value_scale(args, kv_head));
+        plait_mla_line_write(l, args, x->whole, item, first, i, acc);
     }
 }
 
@@ -366,8 +395,20 @@ static size_t workspace(const plait_attn_args *args, int32_t n_workers)
     return plait_attn_partial_bytes(args) + (size_t)n_workers * scratch_bytes(args);
 }
 
+/* The including file says which: PLAIT_OP_MLA or PLAIT_OP_GQA. */
+#ifndef BF16_OP
+#define BF16_OP PLAIT_OP_MLA
+#endif
+
+static void run_blocks(const plait_attn_args *args, int32_t worker, int32_t n_workers,
+                       struct scratch *x)
+{
+    scratch_open(x, args, worker);
+    plait_mla_run(args, worker, n_workers, attend, x, &x->whole);
+}
+
 static const plait_caps rows[] = {{
-    .op = PLAIT_OP_MLA,
+    .op = BF16_OP,
     .phases = PLAIT_PHASE_DECODE | PLAIT_PHASE_PREFILL,
     .device = PLAIT_DEVICE_CPU,
     .q_dtypes = PLAIT_DTYPE_BIT(PLAIT_BF16),

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernel/mla_lines.h - what the vector kernels for MLA share: the lines of a block and their place
- * in a tile of keys.
+ * kernel/mla_lines.h - what the vector kernels for MLA and GQA share: the lines of a block and
+ * their place in a tile of keys.
  *
- * A line is one head of one row of an item. All lines of a block see the same keys, each within its
- * own range, so that a tile of keys is prepared once for all of them. Lines are padded with empty
- * ones to whole vectors ("groups" of as many lines as a vector has lanes).
+ * A line is one head of one row of an item; GQA takes an item's heads by KV head. All lines of a
+ * block see the same keys, each within its own range, so that a tile of keys is prepared once for
+ * all of them. Lines are padded with empty ones to whole vectors ("groups" of as many lines as a
+ * vector has lanes).
  */
 #ifndef PLAIT_KERNEL_MLA_LINES_H
 #define PLAIT_KERNEL_MLA_LINES_H
@@ -61,20 +62,27 @@ static inline void plait_mla_line_keys(const plait_mla_lines *l, int32_t i, int3
     *hi = l->end[i] < at + tile ? l->end[i] - at : tile;
 }
 
-/* Writes line i of the block: its sums, multiplied by 1 / sum and out_scale already. */
+/* Writes line i of the block, a part of `whole`: its sums, multiplied by 1 / sum and out_scale
+ * already. */
 void plait_mla_line_write(const plait_mla_lines *l, const plait_attn_args *args,
-                          const plait_attn_work *item, int64_t first, int32_t i, const float *out);
+                          const plait_attn_work *whole, const plait_attn_work *item, int64_t first,
+                          int32_t i, const float *out);
 
-/* Addresses of the keys [at, at + tile) of a sequence; outside [begin, end) the nearest
-   key inside. */
-void plait_mla_key_rows(const plait_attn_args *args, int32_t seq, int32_t at, int32_t tile,
-                        int32_t begin, int32_t end, const char **rows);
+/* Addresses of the keys [at, at + tile) of a sequence and KV head; outside [begin, end) the nearest
+   key inside. And of their values, for GQA. */
+void plait_mla_key_rows(const plait_attn_args *args, int32_t seq, int32_t kv_head, int32_t at,
+                        int32_t tile, int32_t begin, int32_t end, const char **rows);
+void plait_mla_value_rows(const plait_attn_args *args, int32_t seq, int32_t kv_head, int32_t at,
+                          int32_t tile, int32_t begin, int32_t end, const char **rows);
 
-/* Calls block(args, item, first, scratch) for every block of this worker's items, then writes its
-   share of the padding rows. */
+/* What stored values are to be multiplied by. */
+float plait_mla_value_scale(const plait_attn_args *args, int32_t kv_head);
+
+/* Calls block(args, item, first, scratch) for every block of this worker's items, with the heads of
+   one KV head and *whole the item that they are of, then writes its share of the padding rows. */
 typedef void (*plait_mla_block)(const plait_attn_args *args, const plait_attn_work *item,
                                 int64_t first, void *scratch);
 void plait_mla_run(const plait_attn_args *args, int32_t worker, int32_t n_workers,
-                   plait_mla_block block, void *scratch);
+                   plait_mla_block block, void *scratch, const plait_attn_work **whole);
 
 #endif
