@@ -390,6 +390,8 @@ static void test_case15_kv_head_of_global_head(void **state)
             open_case(PLAIT_OP_GQA, 1, 8, 2, 40);
             s.args.q_per_kv = 16;
             s.args.q_head0 = rank * 8;
+            if (!takes(kernel))
+                continue;
             for (int32_t i = 0; i < max_keys * 2 * d_v; i++)
                 s.v[i] = (float)(i / d_v % 2 + 1);
             run(kernel);
