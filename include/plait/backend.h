@@ -50,10 +50,11 @@ typedef struct plait_row_note {
     const char *mode;    /* of the family, as "decode" */
     const char *package; /* that has the row, and the first version that has it */
     const char *since;
-    const char *source;     /* of the row's facts */
-    int32_t q_in_kv_dtype;  /* 1: the query is quantised to the cache's dtype at the edge */
-    int32_t heads_max;      /* gathered heads of a call; 0: any */
-    int32_t sinks, windows; /* 1: the kernel itself knows them */
+    const char *source;      /* of the row's facts */
+    int32_t q_in_kv_dtype;   /* 1: the query is quantised to the cache's dtype at the edge */
+    int32_t heads_max;       /* gathered heads of a call; 0: any */
+    int32_t sinks, windows;  /* 1: the kernel itself knows them */
+    int32_t lse_heads_first; /* 1: the LSE is laid out [h_q][num_rows], strides ignored */
 } plait_row_note;
 
 /* A static object of its owner. */

@@ -12,7 +12,11 @@
  *
  * The kernel's capability rows say what it has. Its arguments are those of plait/attn.h: a kernel
  * whose ranges are PLAIT_RANGES_NONE or _END_ALIGNED reads only the kv_end of a sequence's last
- * row. CPU memory only. Nothing here allocates. Thread-safe for distinct outputs and workspaces.
+ * row. A kernel that takes equal numbers of rows gets the sequences of each number in a call of
+ * their own. For a window, a kernel that aligns ranges to the end, or takes fewer rows, gets a
+ * sequence's q rows of h_q heads as one row of q * h_q heads, ordered [KV head][row][head]; the
+ * newest keys and the history are merged in float32 where the kernel writes it. CPU memory only.
+ * Nothing here allocates. Thread-safe for distinct outputs and workspaces.
  */
 #ifndef PLAIT_STRATEGY_H
 #define PLAIT_STRATEGY_H
@@ -38,12 +42,21 @@ typedef struct plait_strategy_call {
        a natural-log LSE and exact empty rows, such as a built-in one. Else ignored. */
     const plait_kernel *newest;
     int32_t lse_heads_first; /* 1: the kernel lays the LSE out [h_q][num_rows], strides ignored */
+    int32_t heads_max;       /* heads of a call that the kernel takes; 0: any */
 } plait_strategy_call;
 
 #define PLAIT_STRATEGY_CALL_INIT                                                                   \
     {                                                                                              \
-        sizeof(plait_strategy_call), PLAIT_STRATEGY_DIRECT, NULL, NULL, 0                          \
+        sizeof(plait_strategy_call), PLAIT_STRATEGY_DIRECT, NULL, NULL, 0, 0                       \
     }
+
+/*
+ * The call of a choice of plait_select. PLAIT_E_UNSUPPORTED: nothing was chosen, the backend is a
+ * profile, or the strategy is prefill, which src/cp carries out.
+ */
+PLAIT_API plait_status plait_strategy_call_of(const plait_choice *choice,
+                                              const plait_requirement *need,
+                                              plait_strategy_call *out);
 
 /*
  * NULL if the strategy brings these arguments to the kernel rightly, else the reason, written into
@@ -53,8 +66,8 @@ typedef struct plait_strategy_call {
 PLAIT_API const char *plait_strategy_refusal(const plait_strategy_call *call,
                                              const plait_attn_args *args, char *text, size_t n);
 
-/* Exact bytes of args->workspace with n_workers workers. Depends on the strategy, dims, num_seqs,
-   num_rows, page_table_stride, num_partials and whether args->lse is NULL. */
+/* Exact bytes of args->workspace with n_workers workers. Depends on the strategy, dims, dtypes,
+   row_start, num_rows, page_table_stride, num_partials and whether args->lse is NULL. */
 PLAIT_API size_t plait_strategy_workspace(const plait_strategy_call *call,
                                           const plait_attn_args *args, int32_t n_workers);
 

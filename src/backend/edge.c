@@ -19,6 +19,12 @@ static void empty_row(const plait_attn_args *args, int32_t row)
     }
 }
 
+void plait_edge_pad(const plait_attn_args *args)
+{
+    for (int32_t r = args->row_start[args->num_seqs]; r < args->num_rows; r++)
+        empty_row(args, r);
+}
+
 int64_t plait_edge_convert(const plait_attn_args *args, plait_lse_mode lse, const float *raw,
                            int32_t raw_rows, const char *name)
 {

@@ -13,4 +13,7 @@
 int64_t plait_edge_convert(const plait_attn_args *args, plait_lse_mode lse, const float *raw,
                            int32_t raw_rows, const char *name);
 
+/* Writes the padding rows as empty. */
+void plait_edge_pad(const plait_attn_args *args);
+
 #endif

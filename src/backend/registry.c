@@ -76,6 +76,12 @@ plait_status plait_backend_register(const plait_backend *backend)
     if (backend->from != PLAIT_FROM_PLUGINS)
         return plait_fail(PLAIT_E_ARG, "backend %s: from is %u, PLAIT_FROM_PLUGINS was wanted",
                           backend->name, (unsigned)backend->from);
+    for (int32_t i = 0; backend->kernel && i < backend->n_rows; i++)
+        if (backend->rows[i].interleave_max)
+            return plait_fail(PLAIT_E_ARG,
+                              "backend %s: row %d has interleave_max %d; a kernel gets ranges, "
+                              "which hold any: 0 was wanted",
+                              backend->name, i, backend->rows[i].interleave_max);
     if (plait_backend_find(backend->name))
         return plait_fail(PLAIT_E_ARG, "backend %s: the name is taken", backend->name);
     plait_status status = PLAIT_OK;

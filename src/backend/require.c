@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "backend/backend.h"
+#include "backend/bridge.h"
 #include "core/status.h"
 
 static plait_status check_numbers(const plait_backend_config *c)
@@ -191,8 +192,8 @@ static void lack_fixed(plait_refusal *to, const plait_backend *b, int32_t row,
     lack_size(to, "d_v", c->d_v, caps->d_v_min, caps->d_v_max, caps->d_multiple);
     lack_size(to, "page size", c->page_size, caps->page_min, caps->page_max, caps->page_multiple);
     lack_package(to, note, c);
-    if (note->heads_max && need->heads > note->heads_max)
-        lack(to, "%d gathered heads, it takes %d", need->heads, note->heads_max);
+    if (strategy == PLAIT_STRATEGY_PREFILL && note->heads_max && need->heads > note->heads_max)
+        lack(to, "%d heads, it takes %d", need->heads, note->heads_max);
     if (c->capture && !caps->capture)
         lack(to, "graph capture is wanted, it cannot be captured");
     if (c->invariant && !b->kernel)
@@ -203,10 +204,6 @@ static void lack_ranges(plait_refusal *to, const plait_caps *caps, const plait_r
                         const plait_requirement *need)
 {
     const plait_backend_config *c = &need->config;
-    if (caps->rows == PLAIT_ROWS_SINGLE && need->rows != PLAIT_ROWS_SINGLE)
-        lack(to, "sequences have up to %d rows, it takes 1", c->q_len);
-    else if (caps->rows_max && c->q_len > caps->rows_max)
-        lack(to, "sequences have up to %d rows, it takes %d", c->q_len, caps->rows_max);
     if (need->ranges > caps->ranges)
         lack(to, "%d rows at dcp %d need a range for each row, its ranges are %s", c->q_len, c->dcp,
              caps->ranges == PLAIT_RANGES_END_ALIGNED ? "aligned to the local end"
@@ -217,6 +214,15 @@ static void lack_ranges(plait_refusal *to, const plait_caps *caps, const plait_r
              caps->interleave_max);
     if (c->window && caps->ranges != PLAIT_RANGES_PER_ROW && (c->dcp > 1 || !note->windows))
         lack(to, "a window of %d needs a range for each row, it has none", c->window);
+}
+
+struct plait_bridge_rows plait_backend_rows(const plait_requirement *need, int32_t heads_max)
+{
+    const int ragged = need->rows == PLAIT_ROWS_RAGGED;
+    return (struct plait_bridge_rows){.least = ragged ? 0 : need->config.q_len,
+                                      .most = need->config.q_len,
+                                      .heads = need->heads,
+                                      .heads_max = heads_max};
 }
 
 int32_t plait_backend_missing(const plait_backend *b, int32_t row, const plait_requirement *need,
@@ -241,14 +247,15 @@ int32_t plait_backend_missing(const plait_backend *b, int32_t row, const plait_r
         lack(out, "a prefill of %d rows is not flattened", c->q_len);
     if (strategy != PLAIT_STRATEGY_DIRECT && need->rows == PLAIT_ROWS_SINGLE)
         lack(out, "one row needs no %s", plait_strategy_name(strategy));
-    /* A kernel without a range of its own for the history gets it as one row of q times the heads.
-     */
-    int64_t folded = (int64_t)need->heads * c->q_len;
-    int32_t most = note->heads_max;
-    if (strategy == PLAIT_STRATEGY_WINDOW && c->phase == PLAIT_PHASE_DECODE &&
-        caps->ranges != PLAIT_RANGES_PER_ROW && most && folded > most)
-        lack(out, "a window of %d rows folds %lld heads, it takes %d", c->q_len, (long long)folded,
-             most);
+    struct plait_bridge_rows rows = plait_backend_rows(need, note->heads_max);
+    char text[PLAIT_REASON_BYTES];
+    if (strategy < PLAIT_STRATEGY_PREFILL &&
+        plait_bridge_of(caps, strategy, &rows, text, sizeof text) == PLAIT_BRIDGE_NONE)
+        lack(out, "%s", text);
+    if (strategy == PLAIT_STRATEGY_WINDOW && c->dtype == PLAIT_FP8_E4M3)
+        lack(out, "a window merges f32, bf16 and f16, not fp8");
+    if (strategy == PLAIT_STRATEGY_WINDOW && b->kernel && !plait_bridge_newest(need))
+        lack(out, "a window needs a built-in kernel for the newest keys, none takes them");
     if (strategy != PLAIT_STRATEGY_DIRECT && c->window)
         lack(out, "a window of %d is not bridged by %s", c->window, plait_strategy_name(strategy));
     return out->n;

@@ -44,11 +44,16 @@ static int32_t nearest(const plait_backend *b, const plait_requirement *need, pl
 }
 
 /* Kernel calls of one step: a kernel of equal rows takes the groups of a ragged batch in turn. */
-static int32_t calls_of(const plait_caps *caps, const plait_requirement *need,
+static int32_t calls_of(const plait_backend *b, int32_t row, const plait_requirement *need,
                         plait_strategy strategy)
 {
-    int apart = need->rows == PLAIT_ROWS_RAGGED && caps->rows == PLAIT_ROWS_UNIFORM;
-    return apart && strategy != PLAIT_STRATEGY_FLATTEN ? need->config.lengths : 1;
+    char text[PLAIT_REASON_BYTES];
+    struct plait_bridge_rows rows = plait_backend_rows(need, plait_backend_note(b, row)->heads_max);
+    if (need->rows != PLAIT_ROWS_RAGGED || strategy > PLAIT_STRATEGY_WINDOW)
+        return 1;
+    return plait_bridge_of(&b->rows[row], strategy, &rows, text, sizeof text) > PLAIT_BRIDGE_WHOLE
+               ? need->config.lengths
+               : 1;
 }
 
 static int32_t threshold_of(const plait_caps *caps, const plait_requirement *need)
@@ -71,7 +76,7 @@ static plait_choice best_of(const plait_backend *b, const plait_requirement *nee
             plait_strategy strategy = (plait_strategy)s;
             if (plait_backend_missing(b, i, need, strategy, &scratch))
                 continue;
-            int32_t calls = calls_of(&b->rows[i], need, strategy);
+            int32_t calls = calls_of(b, i, need, strategy);
             double us =
                 plait_backend_cost(b, need, strategy) + (calls - 1) * plait_backend_launch_us(need);
             if (best.backend && us >= best.us)

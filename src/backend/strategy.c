@@ -6,6 +6,8 @@
 #include <plait/merge.h>
 #include <plait/strategy.h>
 
+#include "backend/backend.h"
+#include "backend/bridge.h"
 #include "backend/edge.h"
 #include "core/status.h"
 
@@ -18,6 +20,8 @@ struct scratch {
     int32_t *begin;      /* window: [num_rows] begin of the history */
     float *out, *lse;    /* window: the newest keys' partial state, dense */
     float *own_lse;      /* window: of the history where the caller wants none */
+    float *history;      /* window: of the history where the caller's out is not f32, dense */
+    struct plait_group_buffers group;
     unsigned char *rest;
 };
 
@@ -29,10 +33,53 @@ static void *take(unsigned char *base, size_t *used, size_t bytes)
     return p;
 }
 
+static struct plait_bridge_rows rows_of(const plait_strategy_call *call,
+                                        const plait_attn_args *args)
+{
+    struct plait_bridge_rows r = {
+        .least = INT32_MAX, .heads = args->h_q, .heads_max = call->heads_max};
+    for (int32_t s = 0; s < args->num_seqs; s++) {
+        int32_t q = args->row_start[s + 1] - args->row_start[s];
+        r.least = q < r.least ? q : r.least;
+        r.most = q > r.most ? q : r.most;
+    }
+    if (args->num_seqs == 0)
+        r.least = 0;
+    return r;
+}
+
+/* 1 if some capability row of the kernel gets groups. */
+static int groups(const plait_strategy_call *call, const struct plait_bridge_rows *rows)
+{
+    char text[128];
+    int any = 0;
+    for (int32_t i = 0; i < call->kernel->n_rows; i++)
+        any |= plait_bridge_of(&call->kernel->rows[i], call->strategy, rows, text, sizeof text) >
+               PLAIT_BRIDGE_WHOLE;
+    return any;
+}
+
+static void lay_out_groups(unsigned char *base, size_t *used, const plait_attn_args *args,
+                           int32_t most, struct plait_group_buffers *g)
+{
+    const size_t rows = (size_t)args->num_rows, seqs = (size_t)args->num_seqs;
+    const size_t heads = (size_t)args->h_q, word = sizeof(int32_t);
+    g->seqs = take(base, used, seqs * word);
+    g->row_start = take(base, used, (seqs + 1) * word);
+    g->kv_begin = take(base, used, rows * word);
+    g->kv_end = take(base, used, rows * word);
+    g->page_table = take(base, used, seqs * (size_t)args->page_table_stride * word);
+    g->lse = take(base, used, rows * heads * sizeof(float));
+    g->q_scale = take(base, used, args->q_scale_n > 1 ? heads * (size_t)most * sizeof(float) : 0);
+    g->q = take(base, used, rows * heads * (size_t)args->d_qk * plait_dtype_bytes(args->q_dtype));
+    g->out = take(base, used, rows * heads * (size_t)args->d_v * sizeof(float));
+}
+
 static size_t lay_out(const plait_strategy_call *call, const plait_attn_args *args,
                       struct scratch *s)
 {
     const size_t rows = (size_t)args->num_rows, lses = rows * (size_t)args->h_q * sizeof(float);
+    const struct plait_bridge_rows of = rows_of(call, args);
     unsigned char *base = args->workspace;
     size_t used = 0;
     memset(s, 0, sizeof *s);
@@ -49,7 +96,11 @@ static size_t lay_out(const plait_strategy_call *call, const plait_attn_args *ar
         s->lse = take(base, &used, lses);
         if (!args->lse)
             s->own_lse = take(base, &used, lses);
+        if (args->out_dtype != PLAIT_F32)
+            s->history = take(base, &used, lses * (size_t)args->d_v);
     }
+    if (groups(call, &of))
+        lay_out_groups(base, &used, args, of.most, &s->group);
     s->rest = base ? base + used : NULL;
     return used;
 }
@@ -86,8 +137,6 @@ static const char *ranges_lack(const plait_strategy_call *call, const plait_caps
     const plait_strategy how = call->strategy;
     if (caps->ranges == PLAIT_RANGES_PER_ROW)
         return NULL;
-    if (how == PLAIT_STRATEGY_WINDOW && caps->ranges == PLAIT_RANGES_END_ALIGNED)
-        return "window: it aligns ranges to the end, the history is one range for all rows";
     for (int32_t s = 0; s < args->num_seqs; s++) {
         for (int32_t r = args->row_start[s]; r < args->row_start[s + 1]; r++) {
             if (begin_of(args, r) != 0) {
@@ -106,42 +155,15 @@ static const char *ranges_lack(const plait_strategy_call *call, const plait_caps
     return NULL;
 }
 
-static const char *rows_lack(const plait_caps *caps, const plait_attn_args *args, char *text,
-                             size_t n)
-{
-    int32_t least = INT32_MAX, most = 0;
-    for (int32_t s = 0; s < args->num_seqs; s++) {
-        int32_t q = args->row_start[s + 1] - args->row_start[s];
-        least = q < least ? q : least;
-        most = q > most ? q : most;
-    }
-    if (args->num_seqs == 0 || (caps->rows == PLAIT_ROWS_RAGGED && caps->rows_max == 0))
-        return NULL;
-    const char *want = NULL;
-    if (caps->rows == PLAIT_ROWS_SINGLE && (least != 1 || most != 1))
-        want = "one";
-    if (caps->rows == PLAIT_ROWS_UNIFORM && least != most)
-        want = "equal numbers";
-    if (want)
-        snprintf(text, n, "sequences have %d to %d rows, it takes %s", least, most, want);
-    else if (caps->rows_max && most > caps->rows_max)
-        snprintf(text, n, "a sequence has %d rows, it takes %d", most, caps->rows_max);
-    else
-        return NULL;
-    return text;
-}
-
 static const char *caps_lack(const plait_strategy_call *call, const plait_caps *caps,
                              const plait_attn_args *args, char *text, size_t n)
 {
+    const struct plait_bridge_rows rows = rows_of(call, args);
     int window = call->strategy == PLAIT_STRATEGY_WINDOW;
     if (caps->lse == PLAIT_LSE_NONE && (args->lse || window))
         return window ? "window merges by the LSE, it gives none" : "it gives no LSE";
-    if (call->strategy != PLAIT_STRATEGY_FLATTEN) {
-        const char *why = rows_lack(caps, args, text, n);
-        if (why)
-            return why;
-    }
+    if (plait_bridge_of(caps, call->strategy, &rows, text, n) == PLAIT_BRIDGE_NONE)
+        return text;
     return ranges_lack(call, caps, args, text, n);
 }
 
@@ -189,6 +211,26 @@ const char *plait_strategy_refusal(const plait_strategy_call *call, const plait_
     return why;
 }
 
+plait_status plait_strategy_call_of(const plait_choice *choice, const plait_requirement *need,
+                                    plait_strategy_call *out)
+{
+    const plait_backend *b = choice->backend;
+    if (!b || !b->kernel)
+        return plait_fail(PLAIT_E_UNSUPPORTED, "%s has no kernel here", b ? b->name : "no backend");
+    if (choice->strategy > PLAIT_STRATEGY_FLATTEN)
+        return plait_fail(PLAIT_E_UNSUPPORTED, "%s by %s is not one call of a kernel", b->name,
+                          plait_strategy_name(choice->strategy));
+    const plait_row_note *note = plait_backend_note(b, choice->row);
+    *out = (plait_strategy_call)PLAIT_STRATEGY_CALL_INIT;
+    out->strategy = choice->strategy;
+    out->kernel = b->kernel;
+    out->lse_heads_first = note->lse_heads_first;
+    out->heads_max = note->heads_max;
+    if (choice->strategy == PLAIT_STRATEGY_WINDOW)
+        out->newest = plait_bridge_newest(need);
+    return PLAIT_OK;
+}
+
 /* ---- running -------------------------------------------------------------------------------- */
 
 size_t plait_strategy_workspace(const plait_strategy_call *call, const plait_attn_args *args,
@@ -196,14 +238,26 @@ size_t plait_strategy_workspace(const plait_strategy_call *call, const plait_att
 {
     struct scratch s;
     plait_attn_args bare = unscheduled(args);
-    size_t used = lay_out(call, args, &s), most, newest = 0;
+    const struct plait_bridge_rows rows = rows_of(call, args);
+    size_t used = lay_out(call, args, &s), most, more = 0;
     int flat = call->strategy == PLAIT_STRATEGY_FLATTEN;
     most = call->kernel->workspace(flat ? &bare : args, n_workers);
+    for (int32_t q = 0; groups(call, &rows) && (q = plait_group_next(args, q)) != 0;) {
+        plait_attn_args folded = bare;
+        more = call->kernel->workspace(&bare, n_workers);
+        most = most > more ? most : more;
+        folded.h_q *= q;
+        folded.q_head0 *= q;
+        folded.q_per_kv *= q;
+        more = call->kernel->workspace(&folded, n_workers);
+        most = most > more ? most : more;
+    }
     if (call->strategy == PLAIT_STRATEGY_WINDOW) {
         bare.out_dtype = PLAIT_F32;
-        newest = call->newest->workspace(&bare, n_workers);
+        more = call->newest->workspace(&bare, n_workers);
+        most = most > more ? most : more;
     }
-    return used + (most > newest ? most : newest);
+    return used + most;
 }
 
 /* The kernel's call and the edge behind it. */
@@ -219,6 +273,27 @@ static plait_status run_kernel(const plait_strategy_call *call, const plait_caps
     }
     PLAIT_TRY(plait_attn_run(call->kernel, &a, executor));
     *bad += plait_edge_convert(args, caps->lse, s->raw, a.num_rows, call->kernel->name);
+    return PLAIT_OK;
+}
+
+/* All sequences in one call, or group by group. */
+static plait_status run_rows(const plait_strategy_call *call, const plait_caps *caps,
+                             const plait_attn_args *args, const struct scratch *s,
+                             const plait_executor *executor, int64_t *bad)
+{
+    char text[128];
+    const struct plait_bridge_rows rows = rows_of(call, args);
+    enum plait_bridge how = plait_bridge_of(caps, call->strategy, &rows, text, sizeof text);
+    const int fold = how == PLAIT_BRIDGE_FOLDED;
+    if (how == PLAIT_BRIDGE_WHOLE || call->strategy == PLAIT_STRATEGY_FLATTEN)
+        return run_kernel(call, caps, args, s, executor, bad);
+    plait_attn_args bare = unscheduled(args);
+    for (int32_t q = 0; (q = plait_group_next(args, q)) != 0;) {
+        plait_attn_args group = plait_group_gather(&bare, q, fold, &s->group);
+        PLAIT_TRY(run_kernel(call, caps, &group, s, executor, bad));
+        plait_group_scatter(args, &group, q, fold, &s->group);
+    }
+    plait_edge_pad(args);
     return PLAIT_OK;
 }
 
@@ -263,7 +338,17 @@ static plait_status window(const plait_strategy_call *call, const plait_caps *ca
         a->lse_row_stride = args->h_q;
         a->lse_head_stride = 1;
     }
-    PLAIT_TRY(run_kernel(call, caps, a, s, executor, bad));
+    /* Rounded once, by the merge, if the kernel can write f32. */
+    const int exact = s->history && (caps->out_dtypes & PLAIT_DTYPE_BIT(PLAIT_F32));
+    plait_merged to = {a->out, a->out_dtype,      a->out_row_stride, a->out_head_stride,
+                       a->lse, a->lse_row_stride, a->lse_head_stride};
+    if (exact) {
+        a->out = s->history;
+        a->out_dtype = PLAIT_F32;
+        a->out_row_stride = row;
+        a->out_head_stride = args->d_v;
+    }
+    PLAIT_TRY(run_rows(call, caps, a, s, executor, bad));
     plait_attn_args b = unscheduled(a);
     b.kv_begin = s->limit;
     b.kv_end = args->kv_end;
@@ -275,10 +360,10 @@ static plait_status window(const plait_strategy_call *call, const plait_caps *ca
     b.lse_row_stride = args->h_q;
     b.lse_head_stride = 1;
     PLAIT_TRY(plait_attn_run(call->newest, &b, executor));
-    plait_merged to = {a->out, a->out_dtype,      a->out_row_stride, a->out_head_stride,
-                       a->lse, a->lse_row_stride, a->lse_head_stride};
-    plait_partial part = {s->out, PLAIT_F32, row, args->d_v, s->lse, args->h_q, 1};
-    return plait_merge_into(&to, &part, args->num_rows, args->h_q, args->d_v, 0);
+    plait_partial history = {a->out, a->out_dtype,      a->out_row_stride, a->out_head_stride,
+                             a->lse, a->lse_row_stride, a->lse_head_stride};
+    plait_partial newest = {s->out, PLAIT_F32, row, args->d_v, s->lse, args->h_q, 1};
+    return plait_merge_pair(&history, &newest, args->num_rows, args->h_q, args->d_v, 0, &to);
 }
 
 plait_status plait_strategy_run(const plait_strategy_call *call, const plait_attn_args *args,
@@ -308,7 +393,7 @@ plait_status plait_strategy_run(const plait_strategy_call *call, const plait_att
         flatten(&a, args, &s);
     plait_status status = call->strategy == PLAIT_STRATEGY_WINDOW
                               ? window(call, caps, &a, args, &s, executor, &count)
-                              : run_kernel(call, caps, &a, &s, executor, &count);
+                              : run_rows(call, caps, &a, &s, executor, &count);
     if (bad)
         *bad = count;
     return status;
