@@ -192,8 +192,6 @@ static void lack_fixed(plait_refusal *to, const plait_backend *b, int32_t row,
     lack_size(to, "d_v", c->d_v, caps->d_v_min, caps->d_v_max, caps->d_multiple);
     lack_size(to, "page size", c->page_size, caps->page_min, caps->page_max, caps->page_multiple);
     lack_package(to, note, c);
-    if (strategy == PLAIT_STRATEGY_PREFILL && note->heads_max && need->heads > note->heads_max)
-        lack(to, "%d heads, it takes %d", need->heads, note->heads_max);
     if (c->capture && !caps->capture)
         lack(to, "graph capture is wanted, it cannot be captured");
     if (c->invariant && !b->kernel)
@@ -247,11 +245,15 @@ int32_t plait_backend_missing(const plait_backend *b, int32_t row, const plait_r
         lack(out, "a prefill of %d rows is not flattened", c->q_len);
     if (strategy != PLAIT_STRATEGY_DIRECT && need->rows == PLAIT_ROWS_SINGLE)
         lack(out, "one row needs no %s", plait_strategy_name(strategy));
+    /* The gathered context is what one rank with all keys has, and runs directly. */
     struct plait_bridge_rows rows = plait_backend_rows(need, note->heads_max);
     char text[PLAIT_REASON_BYTES];
-    if (strategy < PLAIT_STRATEGY_PREFILL &&
-        plait_bridge_of(caps, strategy, &rows, text, sizeof text) == PLAIT_BRIDGE_NONE)
+    plait_strategy how = strategy == PLAIT_STRATEGY_PREFILL ? PLAIT_STRATEGY_DIRECT : strategy;
+    if (strategy != PLAIT_STRATEGY_REFUSE &&
+        plait_bridge_of(caps, how, &rows, text, sizeof text) == PLAIT_BRIDGE_NONE)
         lack(out, "%s", text);
+    if (strategy == PLAIT_STRATEGY_PREFILL && caps->ranges == PLAIT_RANGES_NONE)
+        lack(out, "prefill needs ranges aligned to the end, its ranges are the same for all rows");
     if (strategy == PLAIT_STRATEGY_WINDOW && c->dtype == PLAIT_FP8_E4M3)
         lack(out, "a window merges f32, bf16 and f16, not fp8");
     if (strategy == PLAIT_STRATEGY_WINDOW && b->kernel && !plait_bridge_newest(need))

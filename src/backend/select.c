@@ -49,8 +49,10 @@ static int32_t calls_of(const plait_backend *b, int32_t row, const plait_require
 {
     char text[PLAIT_REASON_BYTES];
     struct plait_bridge_rows rows = plait_backend_rows(need, plait_backend_note(b, row)->heads_max);
-    if (need->rows != PLAIT_ROWS_RAGGED || strategy > PLAIT_STRATEGY_WINDOW)
+    if (need->rows != PLAIT_ROWS_RAGGED)
         return 1;
+    if (strategy == PLAIT_STRATEGY_PREFILL)
+        strategy = PLAIT_STRATEGY_DIRECT;
     return plait_bridge_of(&b->rows[row], strategy, &rows, text, sizeof text) > PLAIT_BRIDGE_WHOLE
                ? need->config.lengths
                : 1;

@@ -149,3 +149,65 @@ const emulator *emulator_get(plait_op op, int32_t i)
     e->lse_heads_first = k->heads_first;
     return e;
 }
+
+/* ---- kernels after a row ----------------------------------------------------------------------
+ */
+
+static struct {
+    const plait_caps *row;
+    const plait_row_note *note;
+} opened[emulators_open];
+
+int32_t emulator_calls;
+
+static int lacks(const plait_attn_args *a, const plait_caps *c, const plait_row_note *note)
+{
+    const int32_t first = a->num_seqs ? a->row_start[1] - a->row_start[0] : 0;
+    for (int32_t s = 0; s < a->num_seqs; s++) {
+        int32_t n = a->row_start[s + 1] - a->row_start[s];
+        if ((c->rows == PLAIT_ROWS_SINGLE && n != 1) ||
+            (c->rows == PLAIT_ROWS_UNIFORM && n != first) || (c->rows_max && n > c->rows_max))
+            return 1;
+    }
+    return (note->heads_max && a->h_q > note->heads_max) || a->d_qk < c->d_qk_min ||
+           (c->page_max && a->page_size > c->page_max) || (a->lse && c->lse == PLAIT_LSE_NONE);
+}
+
+static plait_status run_opened(const plait_attn_args *a, int32_t i)
+{
+    static const enum empties empties[] = {ZERO, PLUS_INF, FINITE, UNWRITTEN, MASKED};
+    const plait_caps *c = opened[i].row;
+    struct quirks k = {"",
+                       c->rows,
+                       c->ranges,
+                       c->lse,
+                       empties[emulator_calls++ % 5],
+                       opened[i].note->lse_heads_first};
+    return lacks(a, c, opened[i].note) ? PLAIT_E_STATE : run(a, &k);
+}
+
+#define OPENED(i)                                                                                  \
+    static plait_status opened_##i(const plait_attn_args *args, int32_t worker, int32_t n_workers) \
+    {                                                                                              \
+        (void)n_workers;                                                                           \
+        return worker ? PLAIT_OK : run_opened(args, i);                                            \
+    }
+OPENED(0)
+OPENED(1)
+OPENED(2)
+
+void emulator_open(int32_t i, const plait_caps *row, const plait_row_note *note, plait_op op,
+                   plait_kernel *out)
+{
+    static const char *const names[] = {"emulated.0", "emulated.1", "emulated.2"};
+    static plait_status (*const runs[])(const plait_attn_args *, int32_t,
+                                        int32_t) = {opened_0, opened_1, opened_2};
+    opened[i].row = row;
+    opened[i].note = note;
+    *out = (plait_kernel){.name = names[i],
+                          .op = op,
+                          .rows = row,
+                          .n_rows = 1,
+                          .workspace = no_workspace,
+                          .run = runs[i]};
+}
