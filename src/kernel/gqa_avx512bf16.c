@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* GQA for bf16 queries and caches with VDPBF16PS: mla_bf16_tmpl.h and dot_avx512bf16.h. */
+/* GQA for bf16 queries and caches with VDPBF16PS: up to 8 lines by gqa_few_avx512bf16.h, more by
+   mla_bf16_tmpl.h and dot_avx512bf16.h. */
 #define BF16_OP PLAIT_OP_GQA
-#include "kernel/dot_avx512bf16.h"
+#include "kernel/gqa_few_avx512bf16.h"
 
 static plait_status run(const plait_attn_args *args, int32_t worker, int32_t n_workers)
 {
     struct scratch x;
-    run_blocks(args, worker, n_workers, &x);
+    run_blocks(args, worker, n_workers, attend_few, &x);
     return PLAIT_OK;
 }
 

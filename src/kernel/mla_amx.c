@@ -136,7 +136,7 @@ static plait_status run(const plait_attn_args *args, int32_t worker, int32_t n_w
 {
     struct scratch x;
     configure();
-    run_blocks(args, worker, n_workers, &x);
+    run_blocks(args, worker, n_workers, attend, &x);
     _tile_release();
     return PLAIT_OK;
 }

@@ -5,7 +5,7 @@
 static plait_status run(const plait_attn_args *args, int32_t worker, int32_t n_workers)
 {
     struct scratch x;
-    run_blocks(args, worker, n_workers, &x);
+    run_blocks(args, worker, n_workers, attend, &x);
     return PLAIT_OK;
 }
 

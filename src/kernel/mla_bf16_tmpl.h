@@ -51,7 +51,7 @@ struct scratch {
     int64_t acc_stride;
     plait_mla_lines *lines;
     const char *row[2][tile];     /* addresses of this tile's keys and of the next one's */
-    const char *value[tile];      /* GQA: of this tile's values */
+    const char *value[2][tile];   /* GQA: of their values */
     const plait_attn_work *whole; /* the item that the lines are of */
     int32_t keys;                 /* of this tile that are computed, a multiple of 32 */
     plait_mla_view view[max_groups];
@@ -350,6 +350,19 @@ static void attend_tile(struct scratch *x, int32_t at, const char *const *ahead)
     add_values(x, at, edge && tile_not_finite(x));
 }
 
+static void write_lines(const struct scratch *x, const plait_attn_args *args,
+                        const plait_attn_work *item, int64_t first, int32_t kv_head)
+{
+    const plait_mla_lines *l = x->lines;
+    for (int32_t i = 0; i < l->n; i++) {
+        float *acc = x->acc + i * x->acc_stride;
+        if (l->begin[i] < l->end[i])
+            finish_line(acc, x->acc_stride,
+                        args->out_scale / l->sum[i] * plait_mla_value_scale(args, kv_head));
+        plait_mla_line_write(l, args, x->whole, item, first, i, acc);
+    }
+}
+
 static void attend(const plait_attn_args *args, const plait_attn_work *item, int64_t first,
                    void *scratch)
 {
@@ -376,18 +389,12 @@ static void attend(const plait_attn_args *args, const plait_attn_work *item, int
         const int32_t lo = begin > at ? begin - at : 0;
         pack_tile(x, x->row[now], args->d_qk, mla, lo, stop);
         if (!mla) {
-            plait_mla_value_rows(args, item->seq, kv_head, at, tile, begin, end, x->value);
-            pack_values(x, x->value, args->d_v, lo, stop);
+            plait_mla_value_rows(args, item->seq, kv_head, at, tile, begin, end, x->value[now]);
+            pack_values(x, x->value[now], args->d_v, lo, stop);
         }
         attend_tile(x, at, more ? x->row[!now] : NULL);
     }
-    for (int32_t i = 0; i < l->n; i++) {
-        float *acc = x->acc + i * x->acc_stride;
-        if (l->begin[i] < l->end[i])
-            finish_line(acc, x->acc_stride,
-                        args->out_scale / l->sum[i] * plait_mla_value_scale(args, kv_head));
-        plait_mla_line_write(l, args, x->whole, item, first, i, acc);
-    }
+    write_lines(x, args, item, first, kv_head);
 }
 
 static size_t workspace(const plait_attn_args *args, int32_t n_workers)
@@ -401,10 +408,10 @@ static size_t workspace(const plait_attn_args *args, int32_t n_workers)
 #endif
 
 static void run_blocks(const plait_attn_args *args, int32_t worker, int32_t n_workers,
-                       struct scratch *x)
+                       plait_mla_block block, struct scratch *x)
 {
     scratch_open(x, args, worker);
-    plait_mla_run(args, worker, n_workers, attend, x, &x->whole);
+    plait_mla_run(args, worker, n_workers, block, x, &x->whole);
 }
 
 static const plait_caps rows[] = {{

@@ -61,9 +61,19 @@ static void rows_at(const plait_attn_args *args, const char *base, int64_t page_
                     int32_t end, const char **rows)
 {
     const int64_t bytes = (int64_t)plait_dtype_bytes(args->kv_dtype);
+    int32_t c = at > begin ? at : begin, token = c % args->page_size;
+    const char *row = base + bytes * plait_attn_key_offset(args, seq, c, page_stride, token_stride);
     for (int32_t i = 0; i < tile; i++) {
-        int32_t c = at + i < begin ? begin : at + i >= end ? end - 1 : at + i;
-        rows[i] = base + bytes * plait_attn_key_offset(args, seq, c, page_stride, token_stride);
+        rows[i] = row;
+        if (at + i < c || c + 1 >= end)
+            continue;
+        c++;
+        token++;
+        row += bytes * token_stride;
+        if (token == args->page_size) {
+            token = 0;
+            row = base + bytes * plait_attn_key_offset(args, seq, c, page_stride, token_stride);
+        }
     }
 }
 
