@@ -3,6 +3,8 @@
 #include <math.h>
 #include <stdio.h>
 
+#include <plait/plugin.h>
+
 #include "tests/check/check.h"
 #include "tools/json.h"
 #include "tools/options.h"
@@ -79,31 +81,21 @@ static void tell(plait_emit *j, const char *name, plait_check_counts n)
     plait_emit_close(j, '}');
 }
 
-static int check(const char *pattern, plait_cpu_features features, uint64_t seed, int32_t cases,
-                 int as_json)
+static void start(plait_emit *j, int as_json, const char *key)
 {
-    plait_check_counts all = {0, 0, 0, 0};
-    plait_emit j = {stdout, 0};
+    if (!as_json)
+        return;
+    plait_emit_open(j, '{');
+    plait_emit_key(j, key);
+    plait_emit_open(j, '[');
+}
+
+static int finish(plait_emit *j, int as_json, plait_check_counts all)
+{
     if (as_json) {
-        plait_emit_open(&j, '{');
-        plait_emit_key(&j, "kernels");
-        plait_emit_open(&j, '[');
-    }
-    plait_check_item item;
-    for (int32_t i = 0; plait_check_item_get(i, &item); i++) {
-        if (!plait_kernel_match(item.name, pattern))
-            continue;
-        plait_check_counts n = plait_check_run(&item, features, seed, cases, stderr);
-        all.passed += n.passed;
-        all.failed += n.failed;
-        all.skipped += n.skipped;
-        all.worst = fmax(all.worst, n.worst);
-        tell(as_json ? &j : NULL, item.name, n);
-    }
-    if (as_json) {
-        plait_emit_close(&j, ']');
-        json_counts(&j, all);
-        plait_emit_close(&j, '}');
+        plait_emit_close(j, ']');
+        json_counts(j, all);
+        plait_emit_close(j, '}');
         printf("\n");
     } else {
         printf("%lld passed, %lld failed, %lld skipped\n", (long long)all.passed,
@@ -112,9 +104,57 @@ static int check(const char *pattern, plait_cpu_features features, uint64_t seed
     return all.failed ? PLAIT_EXIT_FAILED : PLAIT_EXIT_OK;
 }
 
+static void add(plait_check_counts *all, plait_check_counts n)
+{
+    all->passed += n.passed;
+    all->failed += n.failed;
+    all->skipped += n.skipped;
+    all->worst = fmax(all->worst, n.worst);
+}
+
+static int check(const char *pattern, plait_cpu_features features, uint64_t seed, int32_t cases,
+                 int as_json)
+{
+    plait_check_counts all = {0, 0, 0, 0};
+    plait_emit j = {stdout, 0};
+    start(&j, as_json, "kernels");
+    plait_check_item item;
+    for (int32_t i = 0; plait_check_item_get(i, &item); i++) {
+        if (!plait_kernel_match(item.name, pattern))
+            continue;
+        plait_check_counts n = plait_check_run(&item, features, seed, cases, stderr);
+        add(&all, n);
+        tell(as_json ? &j : NULL, item.name, n);
+    }
+    return finish(&j, as_json, all);
+}
+
+static int check_plugin(const char *path, plait_cpu_features features, uint64_t seed, int32_t cases,
+                        int as_json)
+{
+    const plait_plugin *plugin;
+    plait_check_counts all = {0, 0, 0, 0};
+    plait_emit j = {stdout, 0};
+    plait_status status = plait_plugin_load(path, &plugin);
+    if (status != PLAIT_OK)
+        return plait_tool_fail("check", status);
+    start(&j, as_json, "backends");
+    for (int32_t i = 0; i < plugin->n_backends; i++) {
+        const plait_backend *b = &plugin->backends[i];
+        plait_check_counts n = plait_check_backend(b, features, seed, cases, stderr);
+        add(&all, n);
+        tell(as_json ? &j : NULL, b->name, n);
+    }
+    if (!all.passed && !all.failed) {
+        fprintf(stderr, "plait check: no case fits the plug-in's rows, nothing is proved\n");
+        all.failed = 1;
+    }
+    return finish(&j, as_json, all);
+}
+
 int plait_cmd_check(int argc, char **argv)
 {
-    const char *pattern = NULL, *mask = "all";
+    const char *pattern = NULL, *mask = "all", *plugin = NULL;
     int32_t seed = 0, cases = PLAIT_CHECK_CASES;
     int as_list = 0, as_json = 0;
     plait_option options[] = {
@@ -143,9 +183,10 @@ int plait_cmd_check(int argc, char **argv)
          .most = PLAIT_CHECK_CASES,
          .help = "only the first N cases of each kernel"},
         {.name = "--plugin",
-         .kind = PLAIT_OPTION_LATER,
+         .kind = PLAIT_OPTION_TEXT,
+         .to = &plugin,
          .value = "FILE",
-         .help = "kernels of a plug-in"},
+         .help = "the backends of a plug-in, instead of the kernels"},
         {.name = "--list", .kind = PLAIT_OPTION_FLAG, .to = &as_list, .help = "names only"},
         {.name = "--json", .kind = PLAIT_OPTION_FLAG, .to = &as_json, .help = "one JSON object"},
     };
@@ -158,6 +199,8 @@ int plait_cmd_check(int argc, char **argv)
     if (status != PLAIT_OK)
         return plait_tool_fail("check", status);
     level &= plait_cpu_detect();
+    if (plugin)
+        return check_plugin(plugin, level, (uint64_t)seed, cases, as_json);
     if (!any_kernel(pattern)) {
         fprintf(stderr, "plait check: no kernel is named '%s'; --list shows the names\n", pattern);
         return PLAIT_EXIT_USAGE;

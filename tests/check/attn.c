@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <plait/strategy.h>
+
 #include "tests/check/check.h"
 
 /* Error beyond `round` as a share of the tolerance; equal infinities and NaN for NaN are no error.
@@ -101,6 +103,7 @@ static plait_status backwards(void *user, plait_task_fn fn, void *task)
 
 struct call {
     const plait_kernel *kernel;
+    const plait_strategy_call *by; /* or NULL: the kernel alone */
     plait_attn_case *c;
 };
 
@@ -108,6 +111,8 @@ static int run(void *arg)
 {
     struct call *call = arg;
     plait_executor executor = {sizeof executor, &call->c->n_workers, call->c->n_workers, backwards};
+    if (call->by)
+        return plait_strategy_run(call->by, &call->c->args, &executor, NULL);
     return plait_attn_run(call->kernel, &call->c->args, &executor);
 }
 
@@ -134,12 +139,13 @@ static void fill_buffers(plait_attn_case *c, int outputs, int workspace)
 }
 
 /* NULL, or what is wrong. */
-static const char *check_case(const plait_kernel *kernel, plait_cuda *cuda, plait_attn_case *c,
-                              double *worst)
+static const char *check_case(const plait_kernel *kernel, const plait_strategy_call *by,
+                              plait_cuda *cuda, plait_attn_case *c, double *worst)
 {
-    struct call call = {kernel, c};
+    struct call call = {kernel, by, c};
     plait_attn_args host = c->args;
-    size_t need = plait_attn_workspace(kernel, &c->args, c->n_workers), bytes;
+    size_t bytes, need = by ? plait_strategy_workspace(by, &c->args, c->n_workers)
+                            : plait_attn_workspace(kernel, &c->args, c->n_workers);
     if (!plait_guard_open(&c->buf[PLAIT_BUF_WORKSPACE], need, 64, 1, 0xff))
         return "no memory";
     c->args.workspace = c->buf[PLAIT_BUF_WORKSPACE].data;
@@ -196,7 +202,7 @@ plait_check_counts plait_check_kernel(const plait_kernel *kernel, plait_cpu_feat
         if (!why)
             refusal = plait_kernel_refusal(kernel, &c.args, features, text, sizeof text);
         if (!why && !refusal)
-            why = check_case(kernel, cuda, &c, &worst);
+            why = check_case(kernel, NULL, cuda, &c, &worst);
         n.skipped += refusal != NULL;
         n.failed += why != NULL;
         n.passed += !why && !refusal;
@@ -207,5 +213,109 @@ plait_check_counts plait_check_kernel(const plait_kernel *kernel, plait_cpu_feat
         plait_attn_case_close(&c);
     }
     plait_cuda_close(&cuda);
+    return n;
+}
+
+/* ---- backends of a plug-in --------------------------------------------------------------------
+ */
+
+/* The kernel with other rows, by the first strategy that takes the case: 1 if it is right then;
+   0: wrong; -1: none takes it. */
+static int right_as(const plait_backend *b, int32_t row, const plait_caps *caps, int heads_first,
+                    plait_attn_case *c, const char **why, double *worst)
+{
+    char text[128];
+    plait_kernel kernel = *b->kernel;
+    plait_strategy_call call = PLAIT_STRATEGY_CALL_INIT;
+    kernel.rows = caps;
+    kernel.n_rows = 1;
+    call.kernel = &kernel;
+    call.newest = plait_kernel_find(caps->op == PLAIT_OP_MLA ? "mla_ref" : "gqa_ref");
+    call.lse_heads_first = heads_first;
+    call.heads_max = b->note ? b->note[row].heads_max : 0;
+    for (int how = 0; how < 3; how++) {
+        static const plait_strategy order[] = {PLAIT_STRATEGY_DIRECT, PLAIT_STRATEGY_WINDOW,
+                                               PLAIT_STRATEGY_FLATTEN};
+        call.strategy = order[how];
+        *why = plait_strategy_refusal(&call, &c->args, text, sizeof text);
+        if (*why)
+            continue;
+        plait_guard_close(&c->buf[PLAIT_BUF_WORKSPACE]);
+        *why = check_case(&kernel, &call, NULL, c, worst);
+        return *why == NULL;
+    }
+    return -1;
+}
+
+/* What the row declares falsely, if one other declaration explains the case. */
+static const char *explain(const plait_backend *b, int32_t row, plait_attn_case *c)
+{
+    static const char *const names[] = {
+        "empty rows are not exact",      "the LSE is in the other base",
+        "the LSE is laid out otherwise", "sequences need equal numbers of rows",
+        "ranges are aligned to the end", "ranges are the same for all rows",
+    };
+    const int heads_first = b->note && b->note[row].lse_heads_first;
+    const char *why;
+    double worst;
+    for (int i = 0; i < 6; i++) {
+        plait_caps caps = b->rows[row];
+        if (i == 1)
+            caps.lse = caps.lse == PLAIT_LSE_BASE_E ? PLAIT_LSE_BASE_2 : PLAIT_LSE_BASE_E;
+        if (i == 3)
+            caps.rows = PLAIT_ROWS_UNIFORM;
+        if (i > 3)
+            caps.ranges = i == 4 ? PLAIT_RANGES_END_ALIGNED : PLAIT_RANGES_NONE;
+        if (right_as(b, row, &caps, i == 2 ? !heads_first : heads_first, c, &why, &worst) == 1)
+            return names[i];
+    }
+    return "no single declaration explains it";
+}
+
+plait_check_counts plait_check_backend(const plait_backend *b, plait_cpu_features features,
+                                       uint64_t seed, int32_t cases, FILE *to)
+{
+    plait_check_counts n = {0, 0, 0, 0};
+    for (int32_t i = 0; i < cases; i++) {
+        const int32_t row = i % b->n_rows;
+        const plait_caps *caps = &b->rows[row];
+        const int heads_first = b->note && b->note[row].lse_heads_first;
+        const int whole = caps->ranges == PLAIT_RANGES_PER_ROW && !caps->rows_max &&
+                          caps->rows == PLAIT_ROWS_RAGGED && caps->lse == PLAIT_LSE_BASE_E &&
+                          caps->empty == PLAIT_EMPTY_EXACT && !heads_first;
+        plait_caps any = *caps;
+        plait_kernel kernel = *b->kernel;
+        plait_attn_case c;
+        char text[128];
+        double worst = 0;
+        const char *why = NULL;
+        int right = -1;
+        any.ranges = PLAIT_RANGES_PER_ROW;
+        any.rows = PLAIT_ROWS_RAGGED;
+        any.rows_max = 0;
+        any.lse = PLAIT_LSE_BASE_E;
+        kernel.rows = &any;
+        kernel.n_rows = 1;
+        if (!plait_attn_case_open(&c, caps, seed, i)) {
+            right = 0;
+            why = "no memory";
+        } else if (caps->device == PLAIT_DEVICE_CPU &&
+                   !plait_kernel_refusal(&kernel, &c.args, features, text, sizeof text)) {
+            if (caps->lse == PLAIT_LSE_NONE)
+                c.args.lse = NULL;
+            if (whole)
+                right = (why = check_case(b->kernel, NULL, NULL, &c, &worst)) == NULL;
+            else
+                right = right_as(b, row, caps, heads_first, &c, &why, &worst);
+        }
+        n.skipped += right < 0;
+        n.failed += right == 0;
+        n.passed += right > 0;
+        n.worst = fmax(n.worst, worst);
+        if (right == 0 && n.failed <= 10)
+            fprintf(to, "FAILED %s row %d %s: %s; %s\n", b->name, row, c.text, why,
+                    explain(b, row, &c));
+        plait_attn_case_close(&c);
+    }
     return n;
 }

@@ -14,6 +14,7 @@
 #include <stdio.h>
 
 #include <plait/attn.h>
+#include <plait/backend.h>
 #include <plait/cuda.h>
 
 #include "kernel/routine.h"
@@ -152,6 +153,11 @@ int plait_check_item_get(int32_t i, plait_check_item *item);
 /* The first `cases` cases of one row; failures are told on `to`. */
 plait_check_counts plait_check_run(const plait_check_item *item, plait_cpu_features features,
                                    uint64_t seed, int32_t cases, FILE *to);
+
+/* The backend of a plug-in: by the whole contract if a row declares it, else by the first strategy
+   that takes the case. A failure is told with the declaration that explains it. */
+plait_check_counts plait_check_backend(const plait_backend *backend, plait_cpu_features features,
+                                       uint64_t seed, int32_t cases, FILE *to);
 
 /* Its parts: attention, and one case of another op: NULL or what is wrong. `text` (200 bytes) says
    what the case is. */

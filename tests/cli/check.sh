@@ -38,4 +38,3 @@ result check_list_json $? "$(cat "$work/json")"
 refuse check_list_unknown_kernel 2 "no kernel is named 'nope'" check --list --kernel nope
 refuse check_unknown_kernel 2 "no kernel is named 'nope'" check --kernel nope
 refuse check_unknown_mask 2 "avx512bf16" check --cpu-mask sse9
-refuse check_plugin_later 2 "plugin" check --plugin x.so

@@ -53,3 +53,10 @@ step find_package sh -c "cmake -G Ninja -S $work/consumer -B $work/out \
     -DCMAKE_PREFIX_PATH=$prefix && cmake --build $work/out" || exit 1
 step find_package_shared_runs "$work/out/with_plait"
 step find_package_static_runs "$work/out/with_plait_static"
+
+# A plug-in from the installed package alone, in an empty directory.
+mkdir "$work/plugin" && cp "$PWD/examples/plugin_backend.c" "$work/plugin" || exit 1
+step plugin_builds sh -c "cd $work/plugin && gcc -std=c11 -Wall -Wextra -Werror -O2 -fPIC -shared \
+    \$(pkg-config --cflags plait) plugin_backend.c -o plugin.so -lm" &&
+    step plugin_passes env LD_LIBRARY_PATH="$lib" "$prefix/bin/plait" check \
+        --plugin "$work/plugin/plugin.so"
