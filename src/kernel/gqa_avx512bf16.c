@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* GQA for bf16 queries and caches with VDPBF16PS: up to 8 lines by gqa_few_avx512bf16.h, more by
+/* GQA for bf16 queries and caches with VDPBF16PS: up to 16 lines by gqa_few_avx512bf16.h, more by
    mla_bf16_tmpl.h and dot_avx512bf16.h. */
 #define BF16_OP PLAIT_OP_GQA
 #include "kernel/gqa_few_avx512bf16.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernel/gqa_few_avx512bf16.h - GQA of up to 8 lines (heads of one KV head x rows), where the time
+ * kernel/gqa_few_avx512bf16.h - GQA of up to 16 lines (heads of one KV head x rows), where the time
  *   is that of reading the cache.
  *
  * Layout: nothing of the cache is copied. q [line][chunk of 32 values]; per tile of 64 keys, scores
@@ -18,7 +18,7 @@
 
 #include "kernel/dot_avx512bf16.h"
 
-enum { few = 8, few_tile = 64 };
+enum { few = 16, few_tile = 64 };
 
 /* a[4 * i + j], 16 lanes each, to the sums of a[4 * i + 0..4) in lanes 4 * i + 0..4. */
 static inline __m512 few_sums(const __m512 a[16])
