@@ -38,17 +38,24 @@ static double kernel_us(const plait_backend *b, const plait_requirement *need, d
     double keys = (double)c->context / c->dcp, rows = (double)c->batch * c->q_len;
     double read = c->batch * keys * token_bytes(need) * reads / m.bytes;
     if (b->kernel && b->from == PLAIT_FROM_BUILTIN) {
-        const int32_t starts[] = {0, 1}, end = keys < 1 ? 1 : (int32_t)keys;
+        /* Rows of a sequence share its keys, unless flattened; many are told by some of them. */
+        enum { most = 64 };
+        const int32_t n = reads > 1 ? 1 : c->q_len < most ? c->q_len : most;
+        const int32_t starts[] = {0, n}, end = keys < 1 ? 1 : (int32_t)keys;
+        int32_t ends[most];
         plait_attn_args args = PLAIT_ATTN_ARGS_INIT;
+        for (int32_t i = 0; i < n; i++)
+            ends[i] = end;
         args.op = c->op;
-        args.num_seqs = args.num_rows = 1;
+        args.num_seqs = 1;
+        args.num_rows = n;
         args.h_q = need->heads;
         args.h_kv = need->kv_heads;
         args.d_qk = c->d_qk;
         args.d_v = c->d_v;
         args.row_start = starts;
-        args.kv_end = &end;
-        double us = b->kernel->cost(&args, 1) * rows;
+        args.kv_end = ends;
+        double us = b->kernel->cost(&args, 1) * rows / n;
         return us > read ? us : read;
     }
     double work = 2 * rows * keys * need->heads * ((double)c->d_qk + c->d_v) / m.flops;
