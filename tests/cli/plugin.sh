@@ -43,6 +43,20 @@ fault uniform 'equal numbers' \
     's/row >= a->row_start\[seq + 1\]/row >= a->row_start[a->num_seqs] \/ a->num_seqs * (seq + 1)/'
 fault scale 'no single declaration' 's/ \* a->out_scale;/;/'
 
+# truth NAME DECLARED WANTED: the faulty plug-in is right once it declares what it does.
+truth() {
+    sed "s/$2/$3/" "$work/$1.c" >"$work/true_$1.c"
+    ! cmp -s "$work/$1.c" "$work/true_$1.c" && build "true_$1" &&
+        "$plait" check --plugin "$work/true_$1.so" --json >"$work/json" 2>"$work/err" &&
+        [ "$(number passed "$work/json")" -ge 40 ]
+    result "plugin_truth_$1" $? "$(cat "$work/json") $(head -2 "$work/err")"
+}
+
+truth base_2 LSE_BASE_E LSE_BASE_2
+truth end_aligned RANGES_PER_ROW RANGES_END_ALIGNED
+truth empty EMPTY_EXACT EMPTY_UNDEFINED
+truth uniform ROWS_RAGGED ROWS_UNIFORM
+
 refuse plugin_absent 1 'cannot open' check --plugin "$work/none.so"
 echo 'int x;' >"$work/bare.c"
 build bare
