@@ -57,6 +57,7 @@ typedef struct plait_bench_shape {
     int32_t q_len, batch, context, page_size;
     plait_dtype q_dtype, kv_dtype;
     int32_t dcp, rank, interleave;
+    int32_t invariant;
 } plait_bench_shape;
 
 typedef struct plait_bench_result {

@@ -84,6 +84,7 @@ static plait_status open_plan(struct bench *b, int64_t *committed, int32_t *q_le
     o.max_rows = s->batch * s->q_len;
     o.max_pages_per_seq = b->pages;
     o.n_workers = b->executor->n_workers;
+    o.invariant = s->invariant;
     plait_status status = plait_plan_open(&o, &b->plan);
     if (status != PLAIT_OK)
         return status;

@@ -212,6 +212,10 @@ int plait_cmd_bench(int argc, char **argv)
          .to = &mask,
          .value = "LEVEL",
          .help = "use no more than none, avx2, avx512, avx512bf16, amx or all"},
+        {.name = "--invariant",
+         .kind = PLAIT_OPTION_FLAG,
+         .to = &s.invariant,
+         .help = "attention whose bits depend on no other sequence, nor on --threads"},
         {.name = "--json", .kind = PLAIT_OPTION_FLAG, .to = &as_json, .help = "one JSON object"},
     };
 #undef NUMBER

@@ -84,12 +84,13 @@ static plait_options_result read_options(plait_generate *g, int argc, char **arg
         {"--stop", PLAIT_OPTION_LIST, &g->stop, "TEXT",
          .help = "end the output before TEXT; may be given several times"},
         {"--ignore-eos", PLAIT_OPTION_FLAG, &g->ignore_eos, .help = "go on past end tokens"},
+        {"--invariant", PLAIT_OPTION_FLAG, &g->invariant,
+         .help = "attention whose bits depend on no other request, nor on --threads"},
         {"--trace", PLAIT_OPTION_TEXT, &g->trace, "FILE",
          .help = "write where time went, as a Chrome trace"},
         {"--json", PLAIT_OPTION_FLAG, &g->json, .help = "one JSON object instead of text"},
         {"--backend", PLAIT_OPTION_LATER, .help = "choose kernels with --kernel"},
         {"--prefer", PLAIT_OPTION_LATER, .help = "choose kernels with --kernel"},
-        {"--invariant", PLAIT_OPTION_LATER, .help = "bits may depend on the batch"},
         {"--device", PLAIT_OPTION_LATER, .help = "generation runs on the CPU"},
     };
     return plait_options_read(options, sizeof options / sizeof *options, argc, argv);
@@ -152,6 +153,7 @@ static plait_status engine_options(const plait_generate *g, plait_engine_options
     o->draft_kv_replicated = !strcmp(g->draft_kv, "replicated");
     if (strcmp(g->exchange, "auto"))
         o->exchange = strcmp(g->exchange, "a2a") ? PLAIT_EXCHANGE_AG_RS : PLAIT_EXCHANGE_A2A;
+    o->invariant = g->invariant;
     o->trace = g->trace != NULL;
     o->comm_timeout_s = g->comm_timeout;
     o->comm = g->ranks;

@@ -19,7 +19,8 @@ typedef struct plait_generate {
     int64_t kv_cache;
     double comm_timeout, temperature, top_p;
     int32_t top_k, seed, logprobs;
-    int ignore_eos, json;
+    int ignore_eos, json, invariant;
+
     plait_option_list stop;
     plait_comm *ranks; /* --comm mpi: this process is one of them; else NULL */
 } plait_generate;

@@ -154,6 +154,16 @@ typedef struct plait_attn_args {
        is not used. */
     const int32_t *worker_start;
     int32_t num_workers;
+
+    /*
+     * 1: a row's bits do not depend on the batch, the other rows, the workers or the schedule. Each
+     * row's keys are attended in splits of plait_attn_split_keys(kv_end) keys, counted from key 0,
+     * and the splits' states are merged one by one in order. The rows of an item with partials have
+     * splits of one length, its kv_begin and kv_end lie between splits (or past all keys), and it
+     * writes a partial for each split, one after another; n_splits of a reduction counts splits.
+     * Kernels without plait_caps.invariant refuse. Needs a CPU kernel.
+     */
+    int32_t invariant;
 } plait_attn_args;
 
 #define PLAIT_ATTN_ARGS_INIT                                                                       \
@@ -161,8 +171,18 @@ typedef struct plait_attn_args {
         sizeof(plait_attn_args), PLAIT_OP_MLA, 0, 0, 0, 0, 0, 0, 0, NULL, NULL, NULL, NULL, 0, 0,  \
             NULL, PLAIT_F32, 0, 0, NULL, NULL, PLAIT_F32, 0, 0, 0, 0, 0, 0, NULL, PLAIT_F32, 0, 0, \
             NULL, 0, 0, NULL, NULL, 0, 0, 0, 1.0f, NULL, NULL, NULL, 0, 0, 0, 1.0f, NULL, 0, NULL, \
-            0, 0, NULL, 0, -1, NULL, NULL, 0                                                       \
+            0, 0, NULL, 0, -1, NULL, NULL, 0, 0                                                    \
     }
+
+/* Keys of a split of a row that sees keys up to kv_end, when args->invariant: a power of two from
+   512 on, so that a row has at most 16 splits. */
+static inline int32_t plait_attn_split_keys(int32_t kv_end)
+{
+    int32_t keys = 512;
+    while (kv_end / 16 > keys || (kv_end / 16 == keys && kv_end % 16))
+        keys *= 2;
+    return keys;
+}
 
 /* ---- kernels -------------------------------------------------------------------------------- */
 

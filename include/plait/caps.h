@@ -82,6 +82,9 @@ typedef struct plait_caps {
     plait_empty_mode empty;
     int32_t interleave_max; /* largest DCP interleave; 0: any, since ranges say everything */
     int32_t capture;        /* 1: can be captured in a graph of device work */
+    /* 1: the bits of a row and head depend on its own query, range and keys only, not on the rows
+       and heads beside it, where an item is cut at multiples of 512 keys. */
+    int32_t invariant;
 } plait_caps;
 
 #ifdef __cplusplus

@@ -80,11 +80,14 @@ typedef struct plait_engine_options {
                               with PLAIT_E_COMM and the rank's number where one differs */
     const char *draft_dir; /* PLAIT_DRAFT_EAGLE3: the head's config.json and safetensors */
     int32_t trace;         /* 1: keep spans for plait_engine_trace */
+    int32_t invariant;     /* 1: attention gives a row the same bits whatever else is in the batch
+                              and however many threads there are (plait/attn.h); not exchange ag_rs.
+                              Products with weights may still depend on the batch */
 } plait_engine_options;
 #define PLAIT_ENGINE_OPTIONS_INIT                                                                  \
     {                                                                                              \
         sizeof(plait_engine_options), NULL, 0, 1, 1, PLAIT_BF16, PLAIT_KV_DTYPE_AUTO, 64, 0, 0,    \
-            PLAIT_DRAFT_NONE, 3, 0, 0, 30.0, PLAIT_CPU_ALL, NULL, NULL, 1, NULL, 0, NULL, 0        \
+            PLAIT_DRAFT_NONE, 3, 0, 0, 30.0, PLAIT_CPU_ALL, NULL, NULL, 1, NULL, 0, NULL, 0, 0     \
     }
 
 /*

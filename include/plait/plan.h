@@ -61,12 +61,15 @@ typedef struct plait_plan_options {
     int32_t n_workers;                             /* of the executor that runs the attention */
     int32_t min_split_keys;                        /* a split has at least so many keys, >= 1 */
     const plait_allocator *allocator;              /* NULL: the C library; kept until close */
+    /* 1: keys are cut at the splits that plait_attn_args.invariant has, and bind sets it. What is
+       cut depends on the batch and the workers, the bits do not. */
+    int32_t invariant;
 } plait_plan_options;
 
 #define PLAIT_PLAN_OPTIONS_INIT                                                                    \
     {                                                                                              \
         sizeof(plait_plan_options), {1, 0, 1}, PLAIT_OP_MLA, 0, 1, 0, 0, 0, 0, 64, 0, 0, 0, 0, 16, \
-            1, 128, NULL                                                                           \
+            1, 128, NULL, 0                                                                        \
     }
 
 /* Checks the options (PLAIT_E_ARG names the field) and allocates. On failure *out is NULL. */

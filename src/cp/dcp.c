@@ -516,6 +516,10 @@ static plait_status check_step(const struct plait_dcp *c, const plait_attn_args 
                           plait_dtype_name(args->q_dtype), plait_dtype_name(c->q_dtype));
     if (args->out_bases || args->device >= 0)
         return plait_fail(PLAIT_E_ARG, "dcp: out_bases must be NULL and the device -1 (host)");
+    if (args->invariant && c->n > 1 && c->exchange == PLAIT_EXCHANGE_AG_RS)
+        return plait_fail(PLAIT_E_UNSUPPORTED,
+                          "dcp: invariant mode with exchange ag_rs, whose order of sums is the "
+                          "communicator's; wanted a2a");
     return check_rows(c, args->num_rows);
 }
 

@@ -111,6 +111,7 @@ plait_status plait_attend_open_plan(plait_attend *a, plait_kv_group *g)
     p.max_pages_per_seq = (int32_t)plait_shard_pages(g->shard, o->max_length, g->page_size);
     p.n_workers = o->executor->n_workers;
     p.allocator = o->allocator;
+    p.invariant = o->invariant;
     PLAIT_TRY(plait_plan_open(&p, &g->plan));
     return reserve_workspace(a, g->plan, p.op);
 }

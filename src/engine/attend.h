@@ -31,6 +31,7 @@ typedef struct plait_attend_options {
     const plait_executor *executor;
     plait_comm *ranks, *dcp_ranks; /* tensor parallelism, DCP group */
     plait_exchange exchange;
+    int32_t invariant;
     plait_trace *trace;               /* NULL: none */
     const plait_allocator *allocator; /* NULL: the C library */
 } plait_attend_options;

@@ -103,6 +103,9 @@ static plait_status check_options(const plait_engine_options *o)
         (o->spec_tokens < 1 || o->spec_tokens > PLAIT_MAX_SPEC_TOKENS))
         return plait_fail(PLAIT_E_ARG, "spec_tokens %d must be 1 .. %d or PLAIT_SPEC_AUTO",
                           (int)o->spec_tokens, PLAIT_MAX_SPEC_TOKENS);
+    if (o->invariant && o->exchange == PLAIT_EXCHANGE_AG_RS)
+        return plait_fail(PLAIT_E_ARG, "invariant mode with exchange ag_rs, whose order of sums is "
+                                       "the communicator's; wanted a2a or auto");
     if (o->kv_cache_bytes < 0 || o->threads < 0)
         return plait_fail(PLAIT_E_ARG, "kv_cache_bytes and threads must not be negative");
     if (!(o->comm_timeout_s >= 1))
@@ -139,6 +142,7 @@ static plait_status open_attention(plait_rank *r, const plait_executor *executor
     a.ranks = r->ranks;
     a.dcp_ranks = o->dcp > 1 ? r->dcp_ranks : NULL;
     a.exchange = (plait_exchange)o->exchange;
+    a.invariant = o->invariant;
     a.trace = o->trace ? &r->trace : NULL;
     if (o->trace)
         PLAIT_TRY(plait_trace_open(&r->trace, PLAIT_TRACE_SPANS));

@@ -46,6 +46,7 @@ static int32_t list_terms(const plait_engine_options *o, struct term *terms)
         {"debug_ranks", o->debug_ranks},
         {"draft_kv_replicated", o->draft_kv_replicated},
         {"exchange", o->exchange},
+        {"invariant", o->invariant},
         {"cpu_mask", (int64_t)o->cpu_mask},
         {"kernel (a hash)", (int64_t)(kernel >> 1)},
     };

@@ -415,6 +415,7 @@ static const plait_caps rows[] = {{
     .ranges = PLAIT_RANGES_PER_ROW,
     .lse = PLAIT_LSE_BASE_E,
     .empty = PLAIT_EMPTY_EXACT,
+    .invariant = 1,
 }};
 
 #endif

@@ -125,6 +125,16 @@ static plait_status check_work(const plait_attn_args *a, int32_t i)
         return FAIL("work %d has heads [%d, %d) and keys [%d, %d)", i, w->head_begin, w->head_end,
                     w->kv_begin, w->kv_end);
     int64_t cells = (int64_t)(w->row_end - w->row_begin) * (w->head_end - w->head_begin);
+    if (a->invariant && w->partial >= 0 && w->row_begin < w->row_end) {
+        const int32_t keys = plait_attn_split_keys(a->kv_end[w->row_begin]);
+        if (plait_attn_split_keys(a->kv_end[w->row_end - 1]) != keys || w->kv_begin % keys ||
+            w->kv_end % keys)
+            return FAIL("work %d has keys [%d, %d) and rows that see %d to %d; invariant mode cuts "
+                        "at multiples of %d",
+                        i, w->kv_begin, w->kv_end, a->kv_end[w->row_begin],
+                        a->kv_end[w->row_end - 1], keys);
+        cells *= (w->kv_end - w->kv_begin) / keys;
+    }
     if (w->partial < -1 || (w->partial >= 0 && w->partial + cells > a->num_partials))
         return FAIL("work %d has partials from %d, num_partials is %d", i, w->partial,
                     a->num_partials);

@@ -139,7 +139,12 @@ static plait_status reduce_row(const plait_attn_args *args, const plait_attn_red
                                    .lse_head_stride = 1};
     float *out = outs + first * args->d_v, *lse = lses + first;
     plait_merged merged = {.out = out, .head_stride = args->d_v, .lse = lse, .lse_head_stride = 1};
-    plait_status status = plait_merge(parts, r->n_splits, 1, (int32_t)heads, args->d_v, 0, &merged);
+    plait_status status = PLAIT_OK;
+    /* Invariant mode merges one by one, as it does within an item. */
+    for (int32_t s = 1; args->invariant && s < r->n_splits && status == PLAIT_OK; s++)
+        status = plait_merge_into(&merged, &parts[s], 1, (int32_t)heads, args->d_v, 0);
+    if (!args->invariant)
+        status = plait_merge(parts, r->n_splits, 1, (int32_t)heads, args->d_v, 0, &merged);
     for (int32_t h = 0; status == PLAIT_OK && h < heads; h++)
         plait_attn_write(args, &direct, row, r->head_begin + h,
                          lse[h] == -INFINITY ? NULL : out + (int64_t)h * args->d_v, lse[h]);

@@ -155,6 +155,8 @@ static const char *caps_refusal(const plait_caps *caps, const plait_attn_args *a
         why = "it has no range for each row";
     if (!why && caps->lse != PLAIT_LSE_BASE_E && (args->lse || args->lse_bases))
         why = "it gives no natural-log LSE";
+    if (!why && args->invariant && !caps->invariant)
+        why = "its bits depend on the batch, and invariant mode is wanted";
     return why;
 }
 
@@ -209,10 +211,12 @@ plait_status plait_attn_pick(const plait_attn_args *args, plait_cpu_features fea
 size_t plait_attn_workspace(const plait_kernel *kernel, const plait_attn_args *args,
                             int32_t n_workers)
 {
-    return kernel->workspace(args, n_workers);
+    return args->invariant ? plait_invariant_workspace(kernel, args, n_workers)
+                           : kernel->workspace(args, n_workers);
 }
 
 struct call {
+    const plait_kernel *kernel;
     const plait_attn_args *args;
     plait_status (*fn)(const plait_attn_args *args, int32_t worker, int32_t n_workers);
 };
@@ -223,17 +227,35 @@ static plait_status call_worker(void *task, int32_t worker, int32_t n_workers)
     return call->fn(call->args, worker, n_workers);
 }
 
+static plait_status call_invariant(void *task, int32_t worker, int32_t n_workers)
+{
+    const struct call *call = task;
+    return plait_invariant_run(call->kernel, call->args, worker, n_workers);
+}
+
+static int is_invariant(const plait_kernel *kernel)
+{
+    int32_t rows = 0;
+    for (int32_t i = 0; i < kernel->n_rows; i++)
+        rows += kernel->rows[i].invariant != 0;
+    return rows == kernel->n_rows;
+}
+
 plait_status plait_attn_run(const plait_kernel *kernel, const plait_attn_args *args,
                             const plait_executor *executor)
 {
     if (!executor)
         executor = plait_executor_inline();
-    size_t need = kernel->workspace(args, executor->n_workers);
+    if (args->invariant && !is_invariant(kernel))
+        return plait_fail(PLAIT_E_UNSUPPORTED, "%s: invariant mode is wanted, it has none",
+                          kernel->name);
+    size_t need = plait_attn_workspace(kernel, args, executor->n_workers);
     if (args->workspace_bytes < need || (need && !args->workspace))
         return plait_fail(PLAIT_E_NOMEM, "%s: the workspace has %zu bytes, %zu are needed",
                           kernel->name, args->workspace ? args->workspace_bytes : 0, need);
-    struct call call = {args, kernel->run};
-    PLAIT_TRY(executor->parallel_for(executor->user, call_worker, &call));
+    struct call call = {kernel, args, kernel->run};
+    PLAIT_TRY(executor->parallel_for(executor->user, args->invariant ? call_invariant : call_worker,
+                                     &call));
     if (args->num_reduce == 0)
         return PLAIT_OK;
     call.fn = kernel->reduce;

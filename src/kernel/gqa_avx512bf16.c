@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* GQA for bf16 queries and caches with VDPBF16PS: up to 16 lines by gqa_few_avx512bf16.h, more by
    mla_bf16_tmpl.h and dot_avx512bf16.h. */
+enum { invariant = 0 }; /* its code path depends on the number of lines */
+
 #define BF16_OP PLAIT_OP_GQA
 #include "kernel/gqa_few_avx512bf16.h"
 

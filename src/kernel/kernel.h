@@ -62,6 +62,12 @@ size_t plait_attn_partial_bytes(const plait_attn_args *args);
 plait_status plait_attn_reduce_partials(const plait_attn_args *args, int32_t worker,
                                         int32_t n_workers);
 
+/* Run and workspace of a call with args->invariant: invariant.c. */
+plait_status plait_invariant_run(const plait_kernel *kernel, const plait_attn_args *args,
+                                 int32_t worker, int32_t n_workers);
+size_t plait_invariant_workspace(const plait_kernel *kernel, const plait_attn_args *args,
+                                 int32_t n_workers);
+
 /* Multiply-adds of the call: the sum over rows, heads and keys of d_qk + d_v. */
 double plait_attn_macs(const plait_attn_args *args);
 

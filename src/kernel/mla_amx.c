@@ -6,6 +6,10 @@
  *   weights of 32 keys are transposed to [line][pair of keys] as the left operand, v is the right
  * one.
  */
+/* Sums of a tile product are rounded in another order than those of value_lines, which a line takes
+   when a key of another line beside it is not finite. */
+enum { invariant = 0 };
+
 #include "kernel/mla_bf16_tmpl.h"
 
 /* Tile registers: sums 0..3, left operands 4 and 5, right ones 6 and 7, each of 16 rows of 64

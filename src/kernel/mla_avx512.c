@@ -354,6 +354,7 @@ static const plait_caps rows[] = {{
     .ranges = PLAIT_RANGES_PER_ROW,
     .lse = PLAIT_LSE_BASE_E,
     .empty = PLAIT_EMPTY_EXACT,
+    .invariant = 1,
 }};
 
 const plait_kernel plait_kernel_mla_avx512 = {

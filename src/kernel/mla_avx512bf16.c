@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* MLA for bf16 queries and caches with VDPBF16PS: mla_bf16_tmpl.h and dot_avx512bf16.h. */
+enum { invariant = 1 };
+
 #include "kernel/dot_avx512bf16.h"
 
 static plait_status run(const plait_attn_args *args, int32_t worker, int32_t n_workers)

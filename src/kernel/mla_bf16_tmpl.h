@@ -23,7 +23,8 @@
  * outside a line's range never enters: its scores are masked, and in a tile that is not inside
  * every range and holds values that are not finite, each line visits its own keys only.
  *
- * The including file defines the functions declared under "products", and its descriptor.
+ * The including file defines the functions declared under "products", its descriptor, and before
+ * the inclusion `invariant`, which plait_caps has.
  */
 #ifndef PLAIT_KERNEL_MLA_BF16_TMPL_H
 #define PLAIT_KERNEL_MLA_BF16_TMPL_H
@@ -431,6 +432,7 @@ static const plait_caps rows[] = {{
     .ranges = PLAIT_RANGES_PER_ROW,
     .lse = PLAIT_LSE_BASE_E,
     .empty = PLAIT_EMPTY_EXACT,
+    .invariant = invariant,
 }};
 
 #endif

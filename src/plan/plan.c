@@ -336,6 +336,7 @@ static void fill_args(const plait_plan *p, plait_attn_args *args)
     args->reduce = p->reduce;
     args->num_reduce = v->num_reduce;
     args->num_partials = v->num_partials;
+    args->invariant = p->o.invariant;
 }
 
 plait_status plait_plan_bind(const plait_plan *plan, const plait_plan_batch *batch,

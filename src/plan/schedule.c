@@ -5,6 +5,9 @@
  * A sequence that costs more than a worker's fair share is cut: GQA by KV head first, since that
  * reads no key twice; then long extends by blocks of rows; then by keys, which needs partials and a
  * reduction; MLA by blocks of heads last, since each block reads the keys again.
+ *
+ * Invariant mode: keys are cut between the splits that a row has by its own length, which say its
+ * bits; every split has a partial, so blocks of many heads come first.
  */
 #include <string.h>
 
@@ -13,6 +16,10 @@
 
 /* Blocks below this size leave a kernel's register tile partly empty. */
 enum { row_block = 16, mla_head_block = 16, key_align = 32, finest = 4 };
+
+/* Invariant mode: splits of a row, lengths that they have, and heads with which MLA computes for
+   longer than it reads. */
+enum { most_splits = 16, split_lengths = 19, many_heads = 64 };
 
 static int32_t min32(int64_t a, int64_t b)
 {
@@ -30,6 +37,8 @@ plait_status plait_schedule_capacity(plait_plan *plan)
     /* At most ceil(cost / target) pieces are wanted of a sequence, and rounding up in three
        directions gives fewer than twice as many. */
     int64_t work = 2 * ((int64_t)o->max_seqs + (int64_t)finest * o->n_workers);
+    if (o->invariant) /* rows whose splits have different lengths are apart */
+        work += 2 * (int64_t)min32((int64_t)split_lengths * o->max_seqs, o->max_rows);
     if (work > INT32_MAX)
         return plait_fail(PLAIT_E_ARG, "plan: max_seqs %d and n_workers %d are too many",
                           o->max_seqs, o->n_workers);
@@ -38,6 +47,8 @@ plait_status plait_schedule_capacity(plait_plan *plan)
     int64_t rows = (int64_t)row_block * o->n_workers;
     rows += min32(rows, o->max_rows);
     rows = min32(rows, (int64_t)o->max_rows * PLAIT_ATTN_MAX_SPLITS);
+    if (o->invariant)
+        rows = (int64_t)most_splits * min32(row_block, o->max_rows);
     plan->max_work = (int32_t)work;
     plan->max_partials = o->n_workers > 1 ? min32(rows * o->h_q, INT32_MAX) : 0;
     return PLAIT_OK;
@@ -97,12 +108,44 @@ static void add_piece(plait_plan *plan, const plait_attn_work *w)
     plan->pieces[plan->view.num_work++] = *w;
 }
 
+/* The splits [*first, *end) that hold keys of w's rows in invariant mode; returns their length. */
+static int32_t splits_of(const plait_attn_work *w, int32_t *first, int32_t *end)
+{
+    const int32_t keys = plait_attn_split_keys(w->kv_end);
+    *first = w->kv_begin / keys;
+    *end = (int32_t)ceil_div(w->kv_end, keys);
+    return keys;
+}
+
+/* Cuts `w` n ways between splits, with a partial for each split. */
+static void cut_splits(plait_plan *plan, plait_attn_work w, int32_t n)
+{
+    plait_plan_view *v = &plan->view;
+    int32_t first, end, cells = (w.row_end - w.row_begin) * (w.head_end - w.head_begin);
+    const int32_t keys = splits_of(&w, &first, &end), splits = end - first;
+    plan->reduce[v->num_reduce++] = (plait_attn_reduce){w.row_begin, w.row_end,       w.head_begin,
+                                                        w.head_end,  v->num_partials, splits};
+    for (int32_t i = 0; i < n; i++) {
+        const int32_t from = (int32_t)((int64_t)splits * i / n);
+        const int32_t to = (int32_t)((int64_t)splits * (i + 1) / n);
+        w.kv_begin = (first + from) * keys;
+        w.kv_end = (first + to) * keys;
+        w.partial = v->num_partials + from * cells;
+        add_piece(plan, &w);
+    }
+    v->num_partials += splits * cells;
+}
+
 /* Cuts the keys of `w` n ways, with a reduction if n > 1. */
 static void cut_keys(plait_plan *plan, plait_attn_work w, int32_t n)
 {
     plait_plan_view *v = &plan->view;
     if (n == 1) {
         add_piece(plan, &w);
+        return;
+    }
+    if (plan->o.invariant) {
+        cut_splits(plan, w, n);
         return;
     }
     int32_t begin = w.kv_begin, end = w.kv_end;
@@ -128,6 +171,13 @@ static int32_t key_cuts(const plait_plan *plan, const plait_attn_work *w, int64_
     int64_t with_align = (int64_t)least + min32(least, key_align) - 1;
     int64_t cells = (int64_t)(w->row_end - w->row_begin) * plan->o.h_q;
     int32_t n = min32(wanted, PLAIT_ATTN_MAX_SPLITS);
+    if (plan->o.invariant) {
+        int32_t first, end;
+        splits_of(w, &first, &end);
+        if ((end - first) * cells > plan->max_partials - plan->view.num_partials)
+            return 1;
+        return n < end - first ? n : end > first ? end - first : 1;
+    }
     n = min32(n, (w->kv_end - w->kv_begin) / with_align);
     n = min32(n, (plan->max_partials - plan->view.num_partials) / cells);
     return n > 1 ? n : 1;
@@ -140,9 +190,11 @@ static void cut(plait_plan *plan, const plait_attn_work *w, int64_t wanted)
     struct head_blocks blocks = blocks_of_heads(o);
     int32_t rows = w->row_end - w->row_begin;
     int32_t n_h = o->op == PLAIT_OP_GQA ? min32(wanted, blocks.n) : 1;
+    if (o->op == PLAIT_OP_MLA && o->invariant && o->h_q > many_heads)
+        n_h = min32(wanted, o->h_q / many_heads);
     int32_t n_r = min32(ceil_div(wanted, n_h), ceil_div(rows, row_block));
     int32_t n_k = key_cuts(plan, w, ceil_div(wanted, (int64_t)n_h * n_r));
-    if (o->op == PLAIT_OP_MLA)
+    if (o->op == PLAIT_OP_MLA && !(o->invariant && n_k > 1))
         n_h = min32(ceil_div(wanted, (int64_t)n_r * n_k), blocks.n);
     for (int32_t r = 0; r < n_r; r++) {
         plait_attn_work part = *w;
@@ -215,6 +267,17 @@ static int64_t deal(plait_plan *plan)
     return most;
 }
 
+/* Ends w's rows, which go on to `end`, where the length of their splits changes. */
+static void equal_splits(const plait_plan *plan, plait_attn_work *w, int32_t end)
+{
+    const int32_t keys = plait_attn_split_keys(plan->kv_end[w->row_begin]);
+    w->row_end = w->row_begin + 1;
+    while (w->row_end < end && plait_attn_split_keys(plan->kv_end[w->row_end]) == keys)
+        w->row_end++;
+    w->kv_begin = plan->kv_begin[w->row_begin];
+    w->kv_end = plan->kv_end[w->row_end - 1];
+}
+
 /* Schedules with pieces of at most 1/grain of a worker's fair share. */
 static int64_t schedule(plait_plan *plan, int64_t total, int32_t grain)
 {
@@ -223,8 +286,11 @@ static int64_t schedule(plait_plan *plan, int64_t total, int32_t grain)
     v->num_work = v->num_reduce = v->num_partials = 0;
     for (int32_t s = 0; s < v->num_seqs; s++) {
         plait_attn_work w = whole(plan, s);
-        if (w.row_begin < w.row_end)
+        for (; w.row_begin < plan->row_start[s + 1]; w.row_begin = w.row_end) {
+            if (plan->o.invariant)
+                equal_splits(plan, &w, plan->row_start[s + 1]);
             cut(plan, &w, ceil_div(item_cost(plan, &w), target));
+        }
     }
     sort_pieces(plan);
     return deal(plan);

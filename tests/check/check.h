@@ -118,6 +118,9 @@ void plait_expect(const plait_attn_case *c, int32_t seq, int32_t row, int32_t he
 const char *plait_check_cuda(plait_cuda *cuda, const plait_kernel *kernel, plait_attn_case *c,
                              int outputs, int workspace);
 
+/* Invariant mode on batch `number`, for a kernel that declares it: NULL or what is wrong. */
+const char *plait_check_invariant(const plait_kernel *kernel, uint64_t seed, int32_t number);
+
 /* ---- values ---------------------------------------------------------------------------------- */
 
 /* Element `offset` of an array of f32, bf16, f16 or fp8. */

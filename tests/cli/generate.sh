@@ -57,6 +57,13 @@ printf '%s' "$prompt" >"$work/prompt"
     [ "$(list token_ids "$work/json")" = "$(list token_ids "$work/json2")" ]
 result prompt_file $? "its tokens are not those of --prompt"
 
+# Invariant mode refuses sums whose order is the communicator's.
+generate --max-new-tokens 4 --dtype f32 --dcp 2 --draft mtp --invariant --json >"$work/json2"
+[ "$(list token_ids "$work/json" | cut -d, -f1-4)" = "$(list token_ids "$work/json2")" ]
+result invariant $? "its tokens are not those of a plain run: $(cat "$work/err" "$work/json2")"
+refuse invariant_ag_rs 2 "invariant mode with exchange ag_rs" generate --model $model --prompt x \
+    --dcp 2 --exchange ag_rs --invariant
+
 # Stop texts end the output where they begin, in JSON and in the text that streams.
 generate --max-new-tokens 24 --dtype f32 --ignore-eos --json >"$work/json"
 whole=$(sed 's/^{"text": "\([^"\\]*\).*/\1/' "$work/json")

@@ -33,7 +33,7 @@ refuse size_unit 2 "takes bytes, as 64M or 2G, not '12Q'" generate --kv-cache 12
 refuse flag_with_value 2 "takes no value" generate --json=yes
 refuse given_twice 2 "given twice" generate --dcp 1 --dcp 2
 refuse unknown_choice 2 "--dtype takes bf16|f32, not 'int4'" generate --dtype int4
-for option in --backend --prefer --invariant --device; do
+for option in --backend --prefer --device; do
     refuse "later${option}" 2 "plait generate: $option is not in this release step" \
         generate "$option" 1
 done
