@@ -2,14 +2,15 @@
 /*
  * Invariant mode: a kernel that declares it runs a ragged batch, each sequence alone, and the batch
  * on other numbers of workers and with each sequence's splits dealt to several items: a row's bits
- * must be the same in all of them.
+ * must be the same in all of them. Its buffers lie between guard pages, as in the cases.
  */
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "core/convert.h"
 #include "tests/check/check.h"
+
+enum { Q, K, V, OUT, LSE, OUT2, LSE2, num_guards, fill = 0x99 };
 
 enum { seqs = 4, most_rows = 24, page = 48, pages = 36, most_work = 64, most_heads = 40 };
 
@@ -19,10 +20,8 @@ struct batch {
     int32_t row_start[seqs + 1], begin[most_rows], end[most_rows], table[seqs * pages];
     plait_attn_work work[most_work];
     plait_attn_reduce reduce[most_rows];
-    void *q, *k, *v;
     float scale;
-    /* Output and LSE of the batch, and of what is compared with it. */
-    float *out[2], *lse[2];
+    plait_guard guard[num_guards]; /* OUT2 and LSE2: of what is compared with the batch */
 };
 
 static plait_dtype first_of(uint32_t mask, uint32_t turn)
@@ -33,17 +32,35 @@ static plait_dtype first_of(uint32_t mask, uint32_t turn)
     return (plait_dtype)d;
 }
 
-/* n values in [-1, 1), some of them much larger. */
-static void *values(plait_random *r, plait_dtype dtype, size_t n)
+/* n values in [-1, 1), some of them much larger, that nobody may write to. */
+static int open_values(plait_guard *g, plait_random *r, plait_dtype dtype, size_t n)
 {
     const size_t bytes = plait_dtype_bytes(dtype);
-    unsigned char *to = calloc(n, bytes);
-    for (size_t i = 0; to && i < n; i++) {
+    if (!plait_guard_open(g, n * bytes, 64, 1, fill))
+        return 0;
+    for (size_t i = 0; i < n; i++) {
         const float x = (float)plait_random_real(r) * (plait_random_int(r, 0, 40) ? 1 : 8);
         const uint32_t code = plait_nearest_code(dtype, x);
-        memcpy(to + i * bytes, &code, bytes);
+        memcpy(g->data + i * bytes, &code, bytes);
     }
-    return to;
+    plait_guard_read_only(g);
+    return 1;
+}
+
+static int open_buffers(struct batch *b, plait_random *r)
+{
+    const plait_attn_args *a = &b->args;
+    const size_t tokens = (size_t)seqs * pages * page * (size_t)a->h_kv;
+    const size_t lines = (size_t)a->num_rows * (size_t)a->h_q;
+    plait_guard *g = b->guard;
+    int ok = open_values(&g[Q], r, a->q_dtype, lines * (size_t)a->d_qk) &&
+             open_values(&g[K], r, a->kv_dtype, tokens * (size_t)a->d_qk) &&
+             open_values(&g[V], r, a->kv_dtype, tokens * (size_t)a->d_v);
+    for (int i = OUT; i < num_guards && ok; i++)
+        ok = plait_guard_open(&g[i],
+                              lines * sizeof(float) * (i == OUT || i == OUT2 ? (size_t)a->d_v : 1),
+                              64, 1, fill);
+    return ok;
 }
 
 static void choose_rows(struct batch *b, plait_random *r)
@@ -92,19 +109,16 @@ static int open_batch(struct batch *b, const plait_kernel *kernel, plait_random 
     a->d_v = 64;
     a->page_size = page;
     choose_rows(b, r);
-    const size_t tokens = (size_t)seqs * pages * page * (size_t)a->h_kv;
-    b->q = values(r, a->q_dtype, (size_t)most_rows * (size_t)(a->h_q * a->d_qk));
-    b->k = values(r, a->kv_dtype, tokens * (size_t)a->d_qk);
-    b->v = values(r, a->kv_dtype, tokens * (size_t)a->d_v);
-    a->q = b->q;
+    const int opened = open_buffers(b, r);
+    a->q = b->guard[Q].data;
     a->q_head_stride = a->d_qk;
     a->q_row_stride = (int64_t)a->h_q * a->d_qk;
-    a->k = b->k;
+    a->k = b->guard[K].data;
     a->k_head_stride = a->d_qk;
     a->k_token_stride = (int64_t)a->h_kv * a->d_qk;
     a->k_page_stride = page * a->k_token_stride;
     if (a->op == PLAIT_OP_GQA)
-        a->v = b->v;
+        a->v = b->guard[V].data;
     a->v_head_stride = a->d_v;
     a->v_token_stride = (int64_t)a->h_kv * a->d_v;
     a->v_page_stride = page * a->v_token_stride;
@@ -118,18 +132,13 @@ static int open_batch(struct batch *b, const plait_kernel *kernel, plait_random 
     a->out_row_stride = (int64_t)a->h_q * a->d_v;
     a->lse_head_stride = 1;
     a->lse_row_stride = a->h_q;
-    for (int i = 0; i < 2; i++) {
-        b->out[i] = calloc((size_t)most_rows * (size_t)(a->h_q * a->d_v), sizeof(float));
-        b->lse[i] = calloc((size_t)most_rows * (size_t)a->h_q, sizeof(float));
-    }
-    return b->q && b->k && b->v && b->out[0] && b->out[1] && b->lse[0] && b->lse[1];
+    return opened;
 }
 
 static void close_batch(struct batch *b)
 {
-    void *const owned[] = {b->q, b->k, b->v, b->out[0], b->out[1], b->lse[0], b->lse[1]};
-    for (size_t i = 0; i < sizeof owned / sizeof *owned; i++)
-        free(owned[i]);
+    for (int i = 0; i < num_guards; i++)
+        plait_guard_close(&b->guard[i]);
 }
 
 /* One item for each split of each sequence, last first. */
@@ -177,38 +186,51 @@ static plait_status serial(void *user, plait_task_fn fn, void *task)
     return status;
 }
 
-static plait_status run(const struct batch *b, const plait_attn_args *args, int32_t workers)
+struct call {
+    const plait_kernel *kernel;
+    const plait_attn_args *args;
+    int32_t workers;
+};
+
+static int call_kernel(void *arg)
+{
+    struct call *call = arg;
+    plait_executor executor = {sizeof executor, &call->workers, call->workers, serial};
+    plait_status status = plait_attn_check(call->args);
+    return status == PLAIT_OK ? plait_attn_run(call->kernel, call->args, &executor) : status;
+}
+
+/* NULL, or what is wrong. */
+static const char *run(const struct batch *b, const plait_attn_args *args, int32_t workers)
 {
     plait_attn_args a = *args;
-    plait_executor executor = {sizeof executor, &workers, workers, serial};
+    plait_guard workspace;
+    struct call call = {b->kernel, &a, workers};
+    const char *why = "no memory";
     a.workspace_bytes = plait_attn_workspace(b->kernel, &a, workers);
-    a.workspace = aligned_alloc(64, (a.workspace_bytes + 63) / 64 * 64);
-    plait_status status = PLAIT_E_NOMEM;
-    if (a.workspace) {
-        memset(a.workspace, 0xff, a.workspace_bytes);
-        status = plait_attn_check(&a);
+    if (plait_guard_open(&workspace, a.workspace_bytes, 64, 1, 0xff)) {
+        a.workspace = workspace.data;
+        why = plait_guard_reason(plait_guard_call(call_kernel, &call));
+        if (!why && !plait_guard_clean(&workspace, 0xff))
+            why = "it wrote beyond its workspace";
     }
-    if (status == PLAIT_OK)
-        status = plait_attn_run(b->kernel, &a, &executor);
-    free(a.workspace);
-    return status;
+    plait_guard_close(&workspace);
+    return why;
 }
 
 static int same(const struct batch *b)
 {
-    const plait_attn_args *a = &b->args;
-    const size_t heads = (size_t)a->num_rows * (size_t)a->h_q;
-    return !memcmp(b->out[0], b->out[1], heads * (size_t)a->d_v * sizeof(float)) &&
-           !memcmp(b->lse[0], b->lse[1], heads * sizeof(float));
+    const plait_guard *g = b->guard;
+    return !memcmp(g[OUT].data, g[OUT2].data, g[OUT].bytes) &&
+           !memcmp(g[LSE].data, g[LSE2].data, g[LSE].bytes);
 }
 
 /* Every row as a batch of its own. */
-static plait_status run_alone(const struct batch *b)
+static const char *run_alone(const struct batch *b)
 {
-    plait_status status = PLAIT_OK;
+    const char *why = NULL;
     for (int32_t s = 0; s < seqs; s++)
-        for (int32_t row = b->row_start[s]; row < b->row_start[s + 1] && status == PLAIT_OK;
-             row++) {
+        for (int32_t row = b->row_start[s]; row < b->row_start[s + 1] && !why; row++) {
             static const int32_t starts[] = {0, 1};
             plait_attn_args a = b->args;
             const size_t element = plait_dtype_bytes(a.q_dtype);
@@ -218,11 +240,11 @@ static plait_status run_alone(const struct batch *b)
             a.kv_end += row;
             a.page_table += s * pages;
             a.q = (const char *)a.q + (size_t)(row * a.q_row_stride) * element;
-            a.out = b->out[1] + row * a.out_row_stride;
-            a.lse = b->lse[1] + row * a.lse_row_stride;
-            status = run(b, &a, 1);
+            a.out = (float *)(void *)b->guard[OUT2].data + row * a.out_row_stride;
+            a.lse = (float *)(void *)b->guard[LSE2].data + row * a.lse_row_stride;
+            why = run(b, &a, 1);
         }
-    return status;
+    return why;
 }
 
 const char *plait_check_invariant(const plait_kernel *kernel, uint64_t seed, int32_t number)
@@ -231,21 +253,25 @@ const char *plait_check_invariant(const plait_kernel *kernel, uint64_t seed, int
     struct batch b;
     const char *why = "no memory";
     if (open_batch(&b, kernel, &r, number)) {
-        b.args.out = b.out[0];
-        b.args.lse = b.lse[0];
-        why = run(&b, &b.args, 1 + number % 3) ? plait_last_error() : NULL;
-        if (!why && run_alone(&b))
-            why = plait_last_error();
+        plait_attn_args *a = &b.args;
+        a->out = b.guard[OUT].data;
+        a->lse = (float *)(void *)b.guard[LSE].data;
+        why = run(&b, a, 1 + number % 3);
+        if (!why)
+            why = run_alone(&b);
         if (!why && !same(&b))
             why = "invariant mode: a row's bits depend on the rows beside it";
-        b.args.out = b.out[1];
-        b.args.lse = b.lse[1];
+        a->out = b.guard[OUT2].data;
+        a->lse = (float *)(void *)b.guard[LSE2].data;
         if (!why) {
             deal_splits(&b);
-            why = run(&b, &b.args, 3) ? plait_last_error() : NULL;
+            why = run(&b, a, 3);
         }
         if (!why && !same(&b))
             why = "invariant mode: a row's bits depend on the schedule";
+        for (int i = OUT; i < num_guards && !why; i++)
+            if (!plait_guard_clean(&b.guard[i], fill))
+                why = "it wrote between or beyond its outputs";
     }
     close_batch(&b);
     return why;
